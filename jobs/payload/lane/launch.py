@@ -1,4 +1,4 @@
-"""Read launch.json: what the daemon wants of this session."""
+"""Parse launch.json: the lanes of this session and everything that they need."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class BadLaunch(Exception):
-    """launch.json cannot be read or does not say what is needed."""
+    """launch.json cannot be read or lacks a required field."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
 
 
 class Packages(NamedTuple):
-    """What a lane's command imports beside the image's own packages.
+    """The packages of a lane besides those of the image.
 
-    ``lock`` and ``wheels`` are folders of the store, the latter empty where packages are fetched from an index;
-    ``target`` is the Python and platform that the session must have.
+    ``lock`` and ``wheels`` are folders of the store; ``wheels`` is empty if packages come from an index. ``target`` is
+    the required Python version and platform of the session.
     """
 
     lock: str
@@ -41,9 +41,10 @@ class Packages(NamedTuple):
 
 
 class LaneOrder(NamedTuple):
-    """One job's lane in the session. Seconds are scheduled; ``restore`` names manifests, newest first.
+    """The lane of one job in the session. Seconds are scheduled; ``restore`` are keys of manifests, newest first.
 
-    ``checkpoint_seconds`` is what a checkpoint is expected to take, ``closing_seconds`` what the last one is given.
+    ``checkpoint_seconds`` is the expected duration of a checkpoint, ``closing_seconds`` the time reserved for the last
+    one.
     """
 
     lane: int
@@ -60,25 +61,25 @@ class LaneOrder(NamedTuple):
     closing_seconds: float
     restore: tuple[str, ...]
     limits: StallLimits
-    code: str = ""  # the folder of the store in which its code is; empty: it has none
-    trees: Mapping[str, str] = {}  # further folders of the store that it is given, by purpose
-    whole: bool = False  # it knows nothing of this contract: what it leaves is the checkpoint of its one step
-    parent: str = ""  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
+    code: str = ""  # folder of its code in the store; empty: none
+    trees: Mapping[str, str] = {}  # other folders of the store for it, by purpose
+    whole: bool = False  # a job without checkpoints: its output becomes the checkpoint of its only step
+    parent: str = ""  # manifest of another job to initialise from if there is nothing to restore; empty: none
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()  # names of variables
-    nodes: Nodes | None = None  # None: it runs on the agent's
+    nodes: Nodes | None = None  # None: it runs on the agent's node
 
 
 class Chain(NamedTuple):
-    """How a lane that is over waits for the next job, in scheduled seconds: for how long, and with what least rest."""
+    """How an ended lane waits for the next job: longest wait and least remaining time, in scheduled seconds."""
 
     wait_seconds: float
     least_seconds: float
-    free: tuple[tuple[int, tuple[int, ...]], ...] = ()  # devices that no lane has, by the number of a lane to come
+    free: tuple[tuple[int, tuple[int, ...]], ...] = ()  # unused devices, by the number of a future lane
 
 
 class Devices(NamedTuple):
-    """The accelerators the session must have."""
+    """The accelerators that the session must have."""
 
     number: int
     name: str
@@ -97,19 +98,19 @@ class Launch(NamedTuple):
     mtbf_seconds: float
     folder: Path  # of launch.json
     work_dir: Path
-    cache: Path  # for what several sessions may need alike
-    mounts: tuple[Path, ...]  # where the platform puts what it holds itself
+    cache: Path  # cache for files that several sessions need
+    mounts: tuple[Path, ...]  # where the platform mounts its own inputs
     store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
-    secret_store: SecretStore | None = None  # where it asks for its secrets; None: they are given to it
-    secrets: Mapping[str, str] = {}  # the secrets that came with it, of all lanes; never in the document
+    secret_store: SecretStore | None = None  # store from which it reads its secrets; None: they are passed to it
+    secrets: Mapping[str, str] = {}  # secrets passed to the session, for all lanes; never in the document
     chain: Chain | None = None  # None: the session ends with its lanes
-    document: Mapping[str, Any] = {}  # the text that was read, parsed
+    document: Mapping[str, Any] = {}  # the parsed document
 
     @property
     def closing_at(self) -> float:
-        """When the last checkpoint must have been published."""
+        """The instant until which the last checkpoint must be published."""
         return self.deadline - self.stop_margin_seconds
 
     def lane_dir(self, lane: LaneOrder) -> Path:
@@ -118,18 +119,18 @@ class Launch(NamedTuple):
 
     @property
     def free_lanes(self) -> list[LaneOrder]:
-        """Stand-ins without a job for lanes of the devices that are free: other jobs may continue after them."""
+        """Placeholder lanes without a job for unused devices; other jobs may continue after them."""
         free = self.chain.free if self.chain else ()
         return [self.lanes[0]._replace(lane=lane, job="", devices=devices) for lane, devices in free]
 
     def transport(self) -> Transport:
-        """Open the store. Raises KeyError, TypeError and ValueError for an address that is none."""
+        """Open the store. Raises KeyError, TypeError and ValueError for an invalid address."""
         match self.store["kind"]:
             case "directory":
                 path = self.store.get("given")
                 return DirectoryTransport(self.folder / self.store["root"], self.folder / path if path else None)
             case "presigned":
-                # Loads the library's web client, for which a session on a folder need not wait.
+                # Imported here because it loads the HTTP client, which sessions with a folder as store do not need.
                 from ..store.presigned import PresignedTransport
 
                 return PresignedTransport(self.store, self.work_dir / "data")
@@ -153,9 +154,9 @@ def read_launch(path: Path) -> Launch:
 
 
 def read_order(data: bytes, launch: Launch, before: LaneOrder) -> Launch | None:
-    """Return the session as the lane that continues after ``before`` sees it; None if no job does.
+    """Return the launch document for the lane that continues after ``before``; None if no job does.
 
-    It has devices of the lane before it, and its own addresses in the store. Raises ValueError, KeyError, TypeError.
+    It has the devices of the previous lane and its own addresses in the store. Raises ValueError, KeyError, TypeError.
     """
     order = read_json(data)
     if (order["format"], order["run"], order["after"]) != (FORMAT, launch.run, before.lane):
@@ -197,7 +198,7 @@ def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
     store = launch.secret_store
     if store is not None and store.kind not in {"ssm", "secretsmanager"}:
         raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
-    launch.transport()  # a store that cannot be reached is better told now than by every lane
+    launch.transport()  # an invalid store address fails here, once, instead of in every lane
     return launch
 
 
@@ -212,9 +213,9 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
 
 
 def _fit(kind: Any, value: Any) -> Any:
-    """Return a value of the document as its type says: a NamedTuple with its fields, a container with its parts.
+    """Return a value of the document converted to its type, recursively for NamedTuples and containers.
 
-    A field that is left out or null is as by default. Raises KeyError, TypeError and ValueError.
+    A field that is missing or null has its default. Raises KeyError, TypeError and ValueError.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -240,16 +241,16 @@ def _name(value: Any) -> str:
     return value
 
 
-# A lane on other nodes than the agent's: its command is started there once each, by whatever starts programs there.
+# Lanes on several nodes: the command is started once on each node by the platform's launcher.
 _STARTER = Path(__file__).resolve().parents[1] / "trainers" / "nodes.py"
 
 
 class Nodes(NamedTuple):
-    """Where a lane's command runs.
+    """The nodes on which a lane's command runs.
 
-    ``launcher`` are the words that start a program once on each node, where ``variable`` holds the node's number.
-    ``devices`` are by node those of the lane, as indexes of what the session was given there. ``address`` and ``port``
-    are those of the first node, at which its processes meet; ``near`` says that this node is the agent's.
+    ``launcher`` is the command line that starts a program once per node; ``variable`` holds the node's number there.
+    ``devices`` are the lane's devices by node, as indexes into the session's devices. ``address`` and ``port`` are the
+    rendezvous of its processes, on the first node; ``near``: that is the agent's node.
     """
 
     launcher: tuple[str, ...]
@@ -261,7 +262,7 @@ class Nodes(NamedTuple):
 
 
 def read_nodes(entry: Any) -> Nodes | None:
-    """Return where a lane runs, None for the agent's node. Raises KeyError, TypeError and ValueError."""
+    """Return the nodes of a lane, None for the agent's node. Raises KeyError, TypeError and ValueError."""
     if not entry:
         return None
     nodes: Nodes = _fit(Nodes, entry)
@@ -271,7 +272,7 @@ def read_nodes(entry: Any) -> Nodes | None:
 
 
 def spread(words: Sequence[str], nodes: Nodes) -> tuple[list[str], Mapping[str, str]]:
-    """Return the words that start a command on all its nodes, and its variables there."""
+    """Return the command line that starts a command on all its nodes, and its variables."""
     data = {
         "SCHED_NODES": str(len(nodes.devices)),
         "SCHED_NODE_VARIABLE": nodes.variable,

@@ -1,4 +1,4 @@
-"""What the command's progress lines tell: where it is, how fast, how long it trained."""
+"""Meter: step, speed and training time, from the progress lines of the command; and when to save checkpoints."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, brief, clean, measure,
 
 _RECENT = 5
 _WHY_MAX = 500
-# The last checkpoint is given so many times what one takes.
+# The time reserved for the last checkpoint, in multiples of a usual one.
 CLOSING = 1.25
-# Fewer checkpoints than this say less of the next one than all the sessions before.
+# With fewer checkpoints than this the figure of earlier sessions is used as well.
 _TELLING = 3
 
 
 class LaneMeter:
-    """Folds progress lines and publications. All instants and spans are scheduled seconds."""
+    """Accumulates progress lines and publications. All instants and spans are scheduled seconds."""
 
     def __init__(self, checkpoint_seconds: float, closing_seconds: float) -> None:
-        """Take what a checkpoint is expected to take, and what nine in ten take at most."""
+        """Take the expected duration of a checkpoint, and its 90 % quantile."""
         self._prior_checkpoint_seconds, self._prior_closing_seconds = checkpoint_seconds, closing_seconds
         self._durations: list[float] = []
-        self._trained = 0.0  # up to the last save that has ended
+        self._trained = 0.0  # training time until the last completed save
         self._training_since: float | None = None  # None before training and during a save
-        self._marks: dict[int, float] = {}  # training time up to the save of a step
+        self._marks: dict[int, float] = {}  # training time until the save, by step
         self._save_began: dict[int, float] = {}
         self._first: tuple[int, float] | None = None  # (step, training time) of the first and the last report
         self._last: tuple[int, float] | None = None
-        self.began_at: float | None = None  # when set-up was over: the first progress line
+        self.began_at: float | None = None  # end of the set-up: the first progress line
         self.loss: float | None = None
-        self.losses_lost = 0  # so many of the last reports in a row had a loss that is no finite number
+        self.losses_lost = 0  # number of last reports in a row whose loss is not finite
         self.lost_since: int | None = None  # the step of the first of them
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
-        self._names_memory = False  # the command says itself how much it uses
-        self.telemetry: dict[str, float | None] = dict.fromkeys(TELEMETRY)  # the newest of each figure
-        self.training_data: dict[str, Any] | None = None  # what it learns, told before its first step
+        self._names_memory = False  # the command reports its GPU memory itself
+        self.telemetry: dict[str, float | None] = dict.fromkeys(TELEMETRY)  # newest value of each metric
+        self.training_data: dict[str, Any] | None = None  # description of its data, reported before the first step
         self.save_failed = ""  # why the newest save failed
-        self.saving = False  # a save was begun, and neither ended nor failed
+        self.saving = False  # a save has started and neither ended nor failed
 
     @property
     def step(self) -> int | None:
@@ -60,20 +60,20 @@ class LaneMeter:
 
     @property
     def expected_checkpoint_seconds(self) -> float:
-        """What a checkpoint is likely to take: the measured mean, or the prior."""
+        """Expected duration of a checkpoint: the measured mean, or the prior."""
         return self._prior_checkpoint_seconds if self.checkpoint_seconds is None else self.checkpoint_seconds
 
     @property
     def closing_seconds(self) -> float:
-        """What the last checkpoint is given: the slowest of the recent ones and a quarter more.
+        """Time reserved for the last checkpoint: that of the slowest recent one plus a quarter.
 
-        While there are few of them, at least what earlier sessions needed.
+        With few checkpoints it is at least the time that earlier sessions needed.
         """
         slowest = CLOSING * max(self._durations[-_RECENT:], default=0.0)
         return slowest if len(self._durations) >= _TELLING else max(slowest, self._prior_closing_seconds)
 
     def feed(self, line: Mapping[str, Any], now: float) -> int | None:
-        """Take one progress line; return the step of a checkpoint that it says is complete."""
+        """Process one progress line; return the step of a checkpoint that it reports as complete."""
         reader = Reader(line)
         if "training_data" in line:
             self.training_data = reader.read("training_data", training_data) or self.training_data
@@ -86,7 +86,7 @@ class LaneMeter:
             self._training_since = None
             self._save_began[saving] = now
             self.saving = True
-        if copied is not None and self._training_since is None:  # it trains while the copy is written
+        if copied is not None and self._training_since is None:  # training continues while the copy is written
             self._training_since = now
         if (reached := max(filter(None, (step, saving)), default=step)) is not None:
             self._last = (reached, self.trained_seconds(now))
@@ -116,7 +116,7 @@ class LaneMeter:
             self.gpu_memory_bytes, self._names_memory = memory, True
 
     def note_gpus(self, busy: float, memory_bytes: int) -> None:
-        """Note a share of the time in which the GPUs worked, and the memory in use where the command names none."""
+        """Note the GPU utilisation (0 to 1), and the memory in use unless the command reports it."""
         self.telemetry["gpu_busy"] = busy
         if not self._names_memory:
             self.gpu_memory_bytes = max(self.gpu_memory_bytes or 0, memory_bytes)
@@ -133,7 +133,7 @@ class LaneMeter:
             self.losses_lost, self.lost_since = 0, None
 
     def not_stored(self, seconds: float) -> None:
-        """Note that a checkpoint was not in the store after so long: it would have taken longer still."""
+        """Note that a checkpoint was not stored within a time, which is a lower bound of its duration."""
         if seconds > self.closing_seconds:
             self._durations.append(seconds)
 
@@ -146,11 +146,11 @@ class LaneMeter:
         return self._trained + (now - self._training_since if self._training_since is not None else 0.0)
 
     def trained_at_save(self, step: int, now: float) -> float:
-        """Return the training time that a checkpoint of ``step`` holds; ``now`` if its save was not announced."""
+        """Return the training time of the checkpoint of ``step``; until ``now`` if its save was not announced."""
         return self._marks.setdefault(step, self.trained_seconds(now))
 
     def published(self, step: int, asked_at: float | None, now: float) -> None:
-        """Note that a checkpoint is in the store; if its save began after ``asked_at`` it counts from then."""
+        """Note that a checkpoint is in the store; its duration counts from ``asked_at`` if the save began later."""
         save_began_at = self._save_began.pop(step, None)
         if asked_at is not None and (save_began_at is None or save_began_at >= asked_at):
             self._durations.append(now - asked_at)
@@ -162,9 +162,9 @@ class LaneMeter:
 def interval_count(
     length_seconds: float, setup_seconds: float, checkpoint_seconds: float, failures_per_second: float
 ) -> int:
-    """Return how many equal intervals, each closed by a checkpoint, keep most time; 0 when not even one fits."""
+    """Return the number of equal intervals, each ended by a checkpoint, that keeps most time; 0 if none fits."""
     room = length_seconds - setup_seconds
-    # A save is never free: at no cost the best count would be infinite.
+    # A save takes at least this long: without a cost the best number would be infinite.
     cost = max(checkpoint_seconds, 1e-3 * room, 1e-9)
     most = math.floor(room / cost)
     if room <= checkpoint_seconds or most < 1:
@@ -173,7 +173,7 @@ def interval_count(
     def useful(count: int) -> float:
         return _useful_seconds(count, length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
 
-    # Young and Daly's interval lands beside the optimum; useful(n) has one peak, so climb from there.
+    # The interval of Young and Daly is near the optimum; useful(n) has one peak, so climb from there.
     count = max(1, min(most, round(room * math.sqrt(failures_per_second / (2 * cost)))))
     while count < most and useful(count + 1) > useful(count):
         count += 1
@@ -185,7 +185,7 @@ def interval_count(
 def checkpoint_times(
     length_seconds: float, setup_seconds: float, checkpoint_seconds: float, failures_per_second: float
 ) -> tuple[float, ...]:
-    """Return when to begin each save, in seconds after the session's start; the last one ends at its end."""
+    """Return when to start each save, in seconds after the start of the session; the last one ends with it."""
     count = interval_count(length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
     if count == 0:
         return ()

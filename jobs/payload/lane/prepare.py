@@ -1,4 +1,4 @@
-"""Put in place what a lane's command starts from: devices, data, its own code, its checkpoint or another's."""
+"""Prepare a lane: check devices, and provide secrets, data, inputs, code, packages and the checkpoint."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from .status import LaneStatus
 
 
 class Prepared(NamedTuple):
-    """What stands when the command can start."""
+    """What was prepared for the command."""
 
     devices: tuple[str, ...]
-    data: str  # the folder of its data; empty: it has none
-    inputs: Mapping[str, str]  # the folder of each, by the variable that names it
+    data: str  # folder of its data; empty: none
+    inputs: Mapping[str, str]  # folders of its inputs, by variable
     restored: Restored
-    parent: str  # the folder of the weights it begins with; empty: it has none, or goes on from its own
-    environment: Path | None  # of its own packages; None: the image's are all there is
-    secrets: Mapping[str, str]  # by the variable that holds each
+    parent: str  # folder of the weights to initialise from; empty: none, or it resumes
+    environment: Path | None  # environment of its own packages; None: only those of the image
+    secrets: Mapping[str, str]  # secrets by variable
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: LaneStatus) -> Prepared:
@@ -55,7 +55,7 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
     _unpack_code(transport, order, folder / "command")
     environment = None
     if order.packages is not None:
-        from .environment import build  # loads what few sessions need
+        from .environment import build  # imported here because few sessions need it
 
         environment = build(launch, order, order.packages, transport)
     if order.whole:
@@ -73,7 +73,7 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
 
 
 def _unpack_code(transport: Transport, order: LaneOrder, target: Path) -> None:
-    """Put a fresh copy of a lane's code into the empty folder in which its command starts."""
+    """Unpack the code of a lane into the empty working folder of its command."""
     if order.code:
         try:
             unpack(transport.folder(order.code), order.code.rpartition("/")[2], target)
@@ -100,14 +100,14 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
     return str(target)
 
 
-# A lane's inputs: folders that are fetched once for all who need them on this machine, checked, and only read.
-PURPOSE = "input."  # what begins so is an input, and the rest is its name
+# Inputs of a lane: read-only folders, downloaded and verified once per machine.
+PURPOSE = "input."  # prefix of purposes that are inputs; the rest is the name
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
-    """Return where each input of a lane is, by the variable that tells its command. Raises Failure.
+    """Return the folder of each input of a lane, by variable. Raises Failure.
 
-    ``token`` opens repositories of the Hub; None: the one of the environment, if any.
+    ``token`` is the token for the Hub; None: that of the environment, if any.
     """
     result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
@@ -144,16 +144,16 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
     return str(target)
 
 
-# What a command that knows nothing of checkpoints leaves behind becomes the one checkpoint of its job. Files with plain
-# names stay what they are, below ``output``. What a checkpoint cannot hold as a file (a link, an odd name, a folder too
-# deep) goes into ``output.tar`` beside it, so that nothing is lost.
+# The output of a command without checkpoints becomes the only checkpoint of its job. Files with plain names are stored
+# below ``output``. What a checkpoint cannot store as a file (a link, an odd name, a folder too deep) is put into
+# ``output.tar`` beside it, so that nothing is lost.
 OUTPUT = "output"
 _ARCHIVE = "output.tar"
-_FILES_MAX = 9_000  # of its own in one checkpoint; the rest is archived
+_FILES_MAX = 9_000  # files in one checkpoint; the others are archived
 
 
 class Gathered(NamedTuple):
-    """How much was taken, and how much of that into the archive; ``skipped`` is what no archive can hold."""
+    """Numbers of stored files, archived ones among them; ``skipped`` are entries that no archive can hold."""
 
     files: int
     archived: int
@@ -161,9 +161,9 @@ class Gathered(NamedTuple):
 
 
 def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
-    """Turn the output of a command that has ended into the finished checkpoint of ``step``. Raises OSError.
+    """Make the output folder of an ended command the finished checkpoint of ``step``. Raises OSError.
 
-    The folder is moved, not copied. A link in its place is not followed: what it leads to is not ours.
+    The folder is moved, not copied. If it was replaced by a link, the link is not followed.
     """
     partial = checkpoints / f".partial-{step:08d}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -184,7 +184,7 @@ def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
 
 
 def _sorted_out(partial: Path, target: Path) -> tuple[int, list[Path], int]:
-    """Return how many files can stay, which go into the archive, and how many were removed as neither."""
+    """Return the number of files to store, the files to archive, and the number of removed entries."""
     files, odd, skipped = 0, [], 0
     for path in _files(target):
         status = path.lstat()
@@ -203,18 +203,18 @@ def _sorted_out(partial: Path, target: Path) -> tuple[int, list[Path], int]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield all that is no folder, in the order of names; links to folders too."""
+    """Yield all entries that are not folders, sorted by name; also links to folders."""
     for place, inner, names in os.walk(folder):
         here = folder / place
         inner.sort()
         for name in inner:
             if not (here / name).is_symlink():
-                (here / name).chmod(0o700)  # an unreadable folder holds results as well
+                (here / name).chmod(0o700)  # an unreadable folder may contain results too
         links = [name for name in inner if (here / name).is_symlink()]
         yield from (here / name for name in sorted([*names, *links]))
 
 
-# What a lane's GPUs do: whether they are the expected ones, how busy they are, and the memory in use.
+# The GPUs of a lane: whether they are the expected ones, their utilisation and memory.
 _TOOL = "nvidia-smi"
 _NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
 _USE = (_TOOL, "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
@@ -223,7 +223,7 @@ _EVERY_SECONDS = 60.0
 
 
 def check_devices(expected: Devices | None) -> tuple[str, ...]:
-    """Return the names of the devices; raises Failure when they are not the expected ones. None: do not look."""
+    """Return the names of the devices. Raises Failure if they are not the ``expected`` ones; None: no check."""
     if expected is None:
         return ()
     try:
@@ -231,7 +231,7 @@ def check_devices(expected: Devices | None) -> tuple[str, ...]:
     except (OSError, subprocess.SubprocessError) as error:
         raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, but: {error}") from None
     names = tuple(line.strip() for line in lines if line.strip())
-    # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
+    # The same card is NvidiaTeslaT4 for platforms and Tesla T4 for the driver.
     wanted = _plain(expected.name)
     if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
         raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
@@ -239,18 +239,18 @@ def check_devices(expected: Devices | None) -> tuple[str, ...]:
 
 
 class GpuWatch:
-    """Gives a meter once a minute what nvidia-smi says of a lane's devices; nothing where there is no such tool."""
+    """Reports the state of a lane's devices by nvidia-smi to a meter once a minute; nothing without that tool."""
 
     def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
         self._meter, self._devices, self._lane = meter, frozenset(devices), lane
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to look. A tool that hangs holds up its own thread only."""
+        """Start the thread; a tool that hangs blocks only this thread."""
         threading.Thread(target=self._watch, name="gpus", daemon=True).start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop the thread."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -266,7 +266,7 @@ class GpuWatch:
                 logged = True
 
     def look(self) -> None:
-        """Note the mean utilisation and the most memory in use. Raises OSError, SubprocessError, ValueError."""
+        """Report mean utilisation and highest memory use. Raises OSError, SubprocessError, ValueError."""
         rows = [[int(value) for value in line.split(",")] for line in _ask(_USE) if line.strip()]
         ours = [(percent, mebibytes) for index, percent, mebibytes in rows if index in self._devices]
         if ours:

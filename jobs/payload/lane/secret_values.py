@@ -1,7 +1,7 @@
-"""Secrets of a session: the values that its commands are given as variables, and that nothing it says may show.
+"""Secrets of a session: values that its commands get as variables and that no output may show.
 
-Where the platform hands them over they come in one variable of the agent's environment, which is taken out of it before
-anything else is started. Else the launch document names a store of AWS, and the session asks it in its own name.
+Some platforms pass them in one environment variable of the agent, which is removed before any other process starts.
+Otherwise the launch document names a secret store of AWS, which the session reads with its own role.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ VARIABLE = "SCHED_SECRETS"
 
 
 class SecretStore(NamedTuple):
-    """Where a session asks for its secrets: ``kind`` is ``ssm`` or ``secretsmanager``, ``prefix`` precedes each name.
+    """The secret store of a session: ``kind`` is ``ssm`` or ``secretsmanager``, ``prefix`` precedes each name.
 
-    ``endpoint`` is empty for AWS's own.
+    ``endpoint`` is empty for AWS itself.
     """
 
     kind: str
@@ -40,9 +40,9 @@ class SecretStore(NamedTuple):
 
 
 def take_given() -> dict[str, str]:
-    """Take what the platform handed over out of the environment, before any other process is started.
+    """Remove the passed secrets from the environment and return them; call it before starting other processes.
 
-    Raises ValueError when it is not what it should be.
+    Raises ValueError for an invalid value.
     """
     text = os.environ.pop(VARIABLE, "")
     try:
@@ -50,13 +50,13 @@ def take_given() -> dict[str, str]:
     except ValueError:
         values = None
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        raise ValueError(f"{VARIABLE} does not hold texts by name")  # without its cause, which would quote it
+        raise ValueError(f"{VARIABLE} does not hold texts by name")  # without the cause, which would quote the value
     hidden.know(values.values())
     return values
 
 
 def secrets_of(names: Sequence[str], values: Mapping[str, str], store: SecretStore | None) -> dict[str, str]:
-    """Return the secrets that a lane's command is given, by name. Raises Failure."""
+    """Return the secrets of a lane's command, by name. Raises Failure."""
     if store is None or not names:
         if missing := [name for name in names if name not in values]:
             raise Failure("secret", f"the session was not given {', '.join(missing)}; see: schedctl doctor")
@@ -71,19 +71,19 @@ def secrets_of(names: Sequence[str], values: Mapping[str, str], store: SecretSto
     return fetched
 
 
-# Secrets from AWS: asked of Systems Manager or Secrets Manager with the session's own role, by signed requests.
+# Secrets from AWS: Systems Manager or Secrets Manager, by requests signed with the session's own role.
 #
-# Signature Version 4 as in AWS's documentation, "Create a signed AWS API request"; where a container finds its role's
-# credentials as in "Container credential provider" of the SDKs' reference. Standard library only, for any image.
+# Signature Version 4 as in AWS's documentation, "Create a signed AWS API request"; credentials of containers as in
+# "Container credential provider" of the SDK reference. Standard library only, so that it works in any image.
 _SECONDS = 30
 _ANSWER_BYTES_MAX = 4 << 20
 _TRIES = 3
-_CONTAINER = "http://169.254.170.2"  # where ECS and SageMaker hand out a role's credentials
+_CONTAINER = "http://169.254.170.2"  # where ECS and SageMaker provide the credentials of a role
 _SAID_MAX = 300
 
 
 class SecretRefusal(Exception):
-    """AWS does not give what was asked for; the message says why and what to do."""
+    """AWS refused a secret; the message says why and what to do."""
 
 
 class Keys(NamedTuple):
@@ -95,7 +95,7 @@ class Keys(NamedTuple):
 
 
 def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
-    """Return the secrets ``names`` from AWS. Raises SecretRefusal, and OSError when there is no answer."""
+    """Return the secrets ``names`` from AWS. Raises SecretRefusal, and OSError if there is no answer."""
     keys = _keys(os.environ)
     full = {f"{store.prefix}{name}": name for name in names}
     if store.kind == "ssm":
@@ -121,12 +121,12 @@ def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any
     at = datetime.fromtimestamp(Clock().now(), UTC)
     headers = sign(keys, store.region, store.kind, address, target, body, at)
 
-    request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - AWS's, or an emulator's
+    request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - the address of AWS or of an emulator
     return _patiently(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
 
 
 def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
-    """Ask again after no answer or a server's error. Raises SecretRefusal for a final answer, OSError."""
+    """Send a request, retrying after server errors. Raises SecretRefusal for a final answer, OSError for none."""
     for left in reversed(range(_TRIES)):
         try:
             answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
@@ -187,7 +187,7 @@ def _keys(environ: Mapping[str, str]) -> Keys:
     proof = Path(file).read_text().strip() if file else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
 
     headers = {"Authorization": proof} if proof else {}
-    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - its scheme was looked at
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme was checked
     document = _patiently(request, "the credentials of the session's role are refused")
     try:
         return Keys(*(str(document[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))

@@ -1,4 +1,4 @@
-"""What a lane puts into the store: finished checkpoints, heartbeats while it lives, one result when it ends."""
+"""What a lane writes to the store: finished checkpoints, heartbeats while it runs, and one result at its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .launch import LaneOrder, Launch
 from .meter import LaneMeter
 
 
-# Upload queue: checkpoints the command has finished, on their way into the store.
+# Upload queue: finished checkpoints that are not yet in the store.
 class PendingCheckpoint(NamedTuple):
-    """One checkpoint to be published, by calling ``send`` from any thread."""
+    """One checkpoint to publish; ``send`` may be called from any thread."""
 
     transport: Transport
     launch: Launch
@@ -32,7 +32,7 @@ class PendingCheckpoint(NamedTuple):
     target_step: int
 
     def send(self) -> PublishedManifest:
-        """Publish; see ``publish`` for what it raises."""
+        """Publish it; raises what ``publish`` raises."""
         if self.step > self.target_step:
             raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
         now = self.launch.clock.now
@@ -40,22 +40,22 @@ class PendingCheckpoint(NamedTuple):
 
 
 class UploadQueue:
-    """Chooses what is published next. Steps never go backwards: an old or repeated one is not published.
+    """Chooses the next checkpoint to publish. Steps never go backwards: an old or repeated one is skipped.
 
     A folder is removed only when a newer checkpoint is in the store.
     """
 
     def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
         self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
-        self._done: set[Path] = set()  # published, or never to be
-        self._rejected = False  # the newest that was tried can never be published
+        self._done: set[Path] = set()  # published, or given up
+        self._rejected = False  # the last one tried can never be published
         self._known_good: frozenset[str] = frozenset()
         self.restored: Manifest | None = None
-        self.newest: Manifest | None = None  # newest in the store as far as this lane goes, the restored one included
-        self.held_back_from: int | None = None  # from this step on nothing is published: its loss is no number
+        self.newest: Manifest | None = None  # newest one in the store from this lane, or the restored one
+        self.held_back_from: int | None = None  # from this step on nothing is published: the loss is not finite
 
     def start_from(self, manifest: Manifest | None) -> None:
-        """Note what training goes on from; its components were all verified."""
+        """Note the checkpoint from which training resumes; all its components were verified."""
         self.restored = self.newest = manifest
         if manifest:
             self._known_good = frozenset(part.sha256 for part in manifest.components)
@@ -75,14 +75,14 @@ class UploadQueue:
         return pending
 
     def held_back(self) -> str:
-        """Return why a finished checkpoint is not published, or nothing when none is held back."""
+        """Return why a finished checkpoint is not published, "" if none is held back."""
         least = self.held_back_from
         if least is None or all(step < least for step in finished_steps(self._folder)):
             return ""
         return f"the loss is no number since step {least}, and what was saved since is not kept"
 
     def next_checkpoint(self, meter: LaneMeter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
-        """Return what to publish next: in order, or the newest when time or space is short."""
+        """Return the checkpoint to publish next: in order, or the newest if time or space is short."""
         pending = self.pending()
         if not pending:
             return None
@@ -109,9 +109,9 @@ class UploadQueue:
         self.newest = published.manifest
 
     def reject(self, folder: Path) -> bool:
-        """Note that a folder can never be published; return whether the one before it could not be either.
+        """Note that a folder can never be published; return whether this is the second one in a row.
 
-        One that the command removed meanwhile does not count.
+        A folder that the command has removed does not count.
         """
         self._done.add(folder)
         before, self._rejected = self._rejected, folder.is_dir()
@@ -128,12 +128,12 @@ class UploadQueue:
 
     def _drop(self, folder: Path) -> None:
         self._done.discard(folder)
-        with suppress(FileNotFoundError):  # the command may remove its old checkpoints itself
+        with suppress(FileNotFoundError):  # the command may remove its old checkpoints
             discard(folder)
 
 
 class LaneStatus:
-    """Everything a heartbeat says that the meter does not know."""
+    """The fields of a heartbeat that do not come from the meter."""
 
     def __init__(self, launch: Launch, order: LaneOrder, uploads: UploadQueue) -> None:
         self._launch = launch
@@ -144,16 +144,16 @@ class LaneStatus:
         self.bad_manifests: Sequence[tuple[str, str]] = ()
         self.devices: Sequence[str] = ()
         self.command_at: int | None = None  # when the command was started
-        self.longest_quiet = 0.0  # seconds from one new step to the next
-        self.trouble = ""  # what is wrong at present and may pass: a full disk, a store that does not answer
+        self.longest_quiet = 0.0  # durations between new steps, in seconds
+        self.trouble = ""  # present problem that may pass: a full disk, a store that does not answer
 
     @property
     def prefix(self) -> str:
-        """Where the lane's documents live in the store."""
+        """The key prefix of the lane's documents in the store."""
         return lane_prefix(self._launch.run, self._order.lane)
 
     def heartbeat(self, meter: LaneMeter, now: float) -> dict[str, Any]:
-        """Return the next heartbeat's document."""
+        """Return the document of the next heartbeat."""
         self._sequence += 1
         began_at, restored, newest = meter.began_at, self._uploads.restored, self._uploads.newest
         return {
@@ -185,14 +185,14 @@ class LaneStatus:
         }
 
     def result(self, meter: LaneMeter, ending: Ending, now: float) -> dict[str, Any]:
-        """Return the result's document."""
+        """Return the document of the result."""
         return result(self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now)
 
 
 def result(
     heartbeat: Mapping[str, Any], ending: Ending, started_at: float, trained_seconds: float, now: float
 ) -> dict[str, Any]:
-    """Return a result: the last heartbeat and how it ended."""
+    """Return a result: the last heartbeat with the ending."""
     return {
         **heartbeat,
         "at": int(now),
@@ -207,7 +207,7 @@ def result(
 
 
 def leave_result(transport: Transport, prefix: str, folder: Path, document: bytes, lane: int) -> bool:
-    """Put a lane's result into store, last heartbeat and folder; False when neither store nor folder took it."""
+    """Write a result to store, last heartbeat and folder; return False if both store and folder failed."""
     left = False
     try:
         if not transport.publish_new(f"{prefix}/result.json", document):
@@ -216,7 +216,7 @@ def leave_result(transport: Transport, prefix: str, folder: Path, document: byte
     except OSError as error:
         log(lane, f"the result cannot be stored: {error}")
     try:
-        # Who follows the heartbeats learns from them that there is a result, while the session goes on for other lanes.
+        # The last heartbeat announces the result, since the session may go on for other lanes.
         transport.put(f"{prefix}/heartbeat.json", document, durable=False)
     except OSError as error:
         log(lane, f"no heartbeat: {error}")
@@ -230,10 +230,10 @@ def leave_result(transport: Transport, prefix: str, folder: Path, document: byte
 
 
 def lane_prefix(run: str, lane: int) -> str:
-    """Return the key under which a lane's documents live."""
+    """Return the key prefix of a lane's documents."""
     return f"runs/{run}/lane-{lane}"
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Return a document's bytes."""
+    """Return a document as bytes."""
     return json.dumps(document, indent=1).encode()
