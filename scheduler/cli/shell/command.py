@@ -82,8 +82,8 @@ class Later(TyperCommand):
         """Return the command."""
         module, _, function = self.where.partition(":")
         place: Any = import_module(f"scheduler.cli.commands.{module}")
-        found = getattr(place, function or "app")
-        loaded = get_command(getattr(found, "app", found))
+        target = getattr(place, function or "app")
+        loaded = get_command(getattr(target, "app", target))
         loaded.name = self.name
         return loaded
 
