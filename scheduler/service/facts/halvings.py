@@ -103,6 +103,11 @@ def _value(tx: Connection, record: JobRecord) -> float | None:
 
 
 # Budgets: what sessions were charged, hold and may still be charged counts, on each device.
+def is_candidate(record: JobRecord) -> bool:
+    """Return whether a job is one of a sweep that is halved."""
+    return record.spec.halving is not None
+
+
 def budgets(tx: Connection) -> dict[str, int]:
     """Return by sweep the device seconds that its budget leaves."""
     return {sweep: _left_seconds(tx, members) for sweep, members in jobs.candidates(tx).items()}

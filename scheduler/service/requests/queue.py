@@ -159,6 +159,8 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         # A field whose stored number is out of its range is written again even when it reads the same.
         old = record.spec
         spec = _same_corpus(spec, old)
+        if spec.halving is not None and old.halving is not None:  # people do not write whether it is still compared
+            spec = replace(spec, halving=replace(spec.halving, left_at=old.halving.left_at))
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]
         if why := _contradiction(tx, record, spec, set(changed)):
             raise Refusal(f"cannot edit {name}", why)
