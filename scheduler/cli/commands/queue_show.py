@@ -128,10 +128,11 @@ def halving_line(record: JobRecord, left_seconds: int) -> str:
     rule = record.spec.halving
     if rule is None:
         return ""
-    where = "no longer compared" if rule.left_at is not None else f"of {', '.join(f'{step:,}' for step in rule.rungs)}"
+    steps = ", ".join(f"{step:,}" for step in rule.rungs)
+    where = ", no longer compared" if rule.left_at is not None else f" of those at steps {steps}"
     best = f"the best 1 in {rule.factor} by {rule.metric}"
     budget = f"{left_seconds / HOUR:.2f} of {rule.budget_seconds / HOUR:g} device hours are left"
-    return f"rung {rung_of(rule, record.spec.target_step) + 1} {where}; {best}; {budget}"
+    return f"rung {rung_of(rule, record.spec.target_step) + 1}{where}; {best}; {budget}"
 
 
 def _facts(
