@@ -12,7 +12,7 @@ import typer
 
 from jobs.nouns.values import amount
 from jobs.problem import NotFound, Refusal
-from scheduler.cli.shell.command import Yes, alone, confirm, parsed
+from scheduler.cli.shell.command import Yes, command, confirm, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import hours
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jobs.nouns.pool import Pool
 
 
-@alone(
+@command(
     "schedctl acceptance kaggle",
     "schedctl acceptance sagemaker --budget 30m --budget '$0.50'",
     "schedctl acceptance kaggle --only stop-session --yes",

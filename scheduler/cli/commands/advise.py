@@ -28,7 +28,7 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import digits, read_json
 from jobs.problem import NotFound, Refusal
 from jobs.size import counted
-from scheduler.cli.shell.command import Tables, alone
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output
@@ -58,7 +58,7 @@ def _tokens(text: str) -> float:
     return number
 
 
-@alone(
+@command(
     "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20M",
     "schedctl advise deepseek-coder-1.3b --on t4 --method full --seq 1024 --explain",
     "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' '5060ti x2' 4090 --picture out.svg",

@@ -10,7 +10,7 @@ import typer
 from jobs.problem import NotFound
 from jobs.size import counted, size
 from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
-from scheduler.cli.shell.command import Listing, alone
+from scheduler.cli.shell.command import Listing, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
@@ -29,7 +29,7 @@ Key = Annotated[
 ]
 
 
-@alone("schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", kind=Listing)
+@command("schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", kind=Listing)
 def list_(cli: Cli, job: OnlyJob = None) -> None:
     """List checkpoints by job, highest step first."""
     with cli.app.database.read() as tx:
@@ -57,7 +57,7 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
-@alone("schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
+@command("schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
 def retention(cli: Cli, job: OnlyJob = None) -> None:
     """Show which checkpoints stay or go, when, and why. Nothing is changed: the daemon deletes, after a grace.
 
@@ -92,7 +92,7 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
     cli.out.say(f"Up to {size(freed)} will be freed; components that other checkpoints share stay.")
 
 
-@alone("schedctl checkpoints verify", "schedctl checkpoints verify ufm")
+@command("schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
     cli: Cli,
     subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
@@ -124,7 +124,7 @@ def verify(
     cli.out.say(f"{counted(len(checked), 'checkpoint')} found whole.")
 
 
-@alone("schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code")
+@command("schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code")
 def pull(
     cli: Cli,
     job: Job,
@@ -150,13 +150,13 @@ def pull(
         cli.out.say("The session that made it ran no code of the job's own.")
 
 
-@alone("schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
+@command("schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
 def pin(cli: Cli, key: Key) -> None:
     """Keep a checkpoint until it is unpinned."""
     _pin(cli, key, pinned=True)
 
 
-@alone("schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
+@command("schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
 def unpin(cli: Cli, key: Key) -> None:
     """Let a checkpoint expire like any other."""
     _pin(cli, key, pinned=False)

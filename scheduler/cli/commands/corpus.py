@@ -9,12 +9,12 @@ import typer
 
 from jobs.corpus.read.sources import parse_source
 from jobs.problem import NotFound, Refusal
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 
 
-@alone("schedctl corpus add ~/garden/episodes")
+@command("schedctl corpus add ~/garden/episodes")
 def add(
     cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")]
 ) -> None:
@@ -28,7 +28,7 @@ def add(
     _tell_sources(cli, f"{source} is a source {'already' if is_listed else 'now'}.", changed=not is_listed)
 
 
-@alone("schedctl corpus drop ~/garden/episodes")
+@command("schedctl corpus drop ~/garden/episodes")
 def drop(cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")]) -> None:
     """Take an added source out again. Versions that were built with it stay as they are."""
     data = cli.app.training_data

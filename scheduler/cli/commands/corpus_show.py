@@ -19,7 +19,7 @@ from jobs.payload.scorers.items import BadItems, read_items
 from jobs.problem import InvalidInput, NotFound
 from jobs.size import counted, size
 from scheduler.cli.commands.job_options import AllowSecrets, allowing
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
@@ -33,7 +33,7 @@ from scheduler.views.documents import corpus_json
 _BUILDS = 1_000  # whose times are looked up
 
 
-@alone("schedctl corpus build")
+@command("schedctl corpus build")
 @allowing
 def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
     """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
@@ -63,7 +63,7 @@ def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
     cli.wake_daemon()
 
 
-@alone("schedctl corpus show", "schedctl corpus show 3f2a")
+@command("schedctl corpus show", "schedctl corpus show 3f2a")
 def show_corpus(
     cli: Cli,
     version: Annotated[
@@ -174,7 +174,7 @@ def _both(manifest: CorpusManifest, one: str, other: str) -> str:
     return "" if one == other else share(shared, manifest.domains[one])
 
 
-@alone("schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
+@command("schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
 def show_difference(
     cli: Cli,
     old: Annotated[
@@ -216,7 +216,7 @@ def show_difference(
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
 
 
-@alone("schedctl corpus leaks items.jsonl", "schedctl corpus leaks items.jsonl --model ufm@3")
+@command("schedctl corpus leaks items.jsonl", "schedctl corpus leaks items.jsonl --model ufm@3")
 def show_leaks(
     cli: Cli,
     file: Annotated[Path, typer.Argument(metavar="SET", help="A test set: a file of items.", show_default=False)],
@@ -247,7 +247,7 @@ def show_leaks(
             cli.out.line(f"  {item}: {leak['kind']}, in {leak['source']}")
 
 
-@alone("schedctl corpus verify", "schedctl corpus verify 3f2a")
+@command("schedctl corpus verify", "schedctl corpus verify 3f2a")
 def verify_corpora(
     cli: Cli,
     version: Annotated[str | None, typer.Argument(metavar="VERSION", help="Default: all.", show_default=False)] = None,

@@ -6,11 +6,11 @@ from importlib.metadata import version as version_of
 from platform import python_version
 
 from scheduler.cli.prompt import show_line
-from scheduler.cli.shell.command import Reason, alone
+from scheduler.cli.shell.command import Reason, command
 from scheduler.cli.shell.context import Cli
 
 
-@alone("schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
+@command("schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
 def daemon(cli: Cli) -> None:
     """Plan, launch and reconcile sessions until SIGTERM or Ctrl-C. Running sessions go on without it.
 
@@ -23,7 +23,7 @@ def daemon(cli: Cli) -> None:
     run_daemon(cli)
 
 
-@alone("schedctl pause", "schedctl pause --reason 'the building has no power on Sunday'")
+@command("schedctl pause", "schedctl pause --reason 'the building has no power on Sunday'")
 def pause(cli: Cli, why: Reason = "") -> None:
     """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
@@ -38,7 +38,7 @@ def pause(cli: Cli, why: Reason = "") -> None:
     cli.wake_daemon()
 
 
-@alone("schedctl resume")
+@command("schedctl resume")
 def resume(cli: Cli) -> None:
     """Start new sessions again. Closed pools stay closed, and jobs on hold stay on hold."""
     from scheduler.store import limits
@@ -52,7 +52,7 @@ def resume(cli: Cli) -> None:
     cli.wake_daemon()
 
 
-@alone("schedctl prompt")
+@command("schedctl prompt")
 def prompt(cli: Cli) -> None:
     """Print the daemon's cached line for shell prompts. No daemon yet: nothing.
 
@@ -62,7 +62,7 @@ def prompt(cli: Cli) -> None:
     show_line(None if config is None else str(config))
 
 
-@alone("schedctl version --json")
+@command("schedctl version --json")
 def version(cli: Cli) -> None:
     """Show the version of this program and its Python."""
     show_version(cli)

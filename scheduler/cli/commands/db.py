@@ -9,36 +9,39 @@ from typing import Annotated
 
 import typer
 
+from config.layers import SYSTEM_FILE, own_file
 from jobs.problem import Refusal
 from jobs.size import counted, size
-from scheduler.cli.shell.command import alone, command, group
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
+from scheduler.service.requests.backup import back_up
+from scheduler.store import backup as backups
+from scheduler.store import due
+from scheduler.store.engine import upgrade as to_newest
+from scheduler.store.move import move as copy_all
+from scheduler.store.verify import verify as problems_of
 
-app = group("The database: make, upgrade, back up, move, verify.")
 
-
-@command(app, "schedctl db init")
+@command("schedctl db init")
 def init(cli: Cli) -> None:
     """Make the database. One that is there is left as it is."""
     _upgrade(cli)
 
 
-@command(app, "schedctl db upgrade")
+@command("schedctl db upgrade")
 def upgrade(cli: Cli) -> None:
     """Bring the database to this version's schema; back up first."""
     _upgrade(cli)
 
 
-@command(app, "schedctl db backup /backups/scheduler-$(date +%F).db")
+@command("schedctl db backup /backups/scheduler-$(date +%F).db")
 def backup(
     cli: Cli,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a consistent, checked copy of the database while the daemon goes on. For all that is kept: backup."""
-    from scheduler.store import backup as backups
-
     if os.path.lexists(file) and not force:
         raise Refusal("no backup made", f"{file} is there already", "Name another file, or replace it with --force")
     backups.backup(cli.app.database, file)
@@ -47,11 +50,9 @@ def backup(
     cli.out.line(f"Wrote {file} ({size(bytes_written)}).")
 
 
-@command(app, "schedctl db restore /backups/scheduler-2026-11-21.db")
+@command("schedctl db restore /backups/scheduler-2026-11-21.db")
 def restore(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]) -> None:
     """Put a whole backup in place of the database. Stop the daemon first."""
-    from scheduler.store import backup as backups
-
     url = cli.paths.database_url
     if not url.startswith("sqlite:///"):
         raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/service.md)")
@@ -60,11 +61,9 @@ def restore(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help=
     cli.out.line(f"Restored {file}. Check it with: schedctl db verify")
 
 
-@command(app, "schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
+@command("schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
 def move(cli: Cli, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]) -> None:
     """Copy everything into another database, checked. Stop the daemon first; then set database_url."""
-    from scheduler.store.move import move as copy_all
-
     copied = copy_all(cli.app.database, url)
     cli.out.data({"rows": copied})
     cli.out.line(
@@ -72,25 +71,21 @@ def move(cli: Cli, url: Annotated[str, typer.Argument(metavar="URL", help="A new
     )
 
 
-@command(app, "schedctl db restored")
+@command("schedctl db restored")
 def restored(cli: Cli) -> None:
     """Say that a backup was restored by other means, as by pg_restore. db restore says so itself.
 
     Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
     """
-    from scheduler.store import due
-
     with cli.app.database.write() as tx:
         due.set_due(tx, due.RESTORED, 0)
     cli.out.data({"restored": True})
     cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
 
 
-@command(app, "schedctl db verify")
+@command("schedctl db verify")
 def verify(cli: Cli) -> None:
     """Check the database, its events and ledger. Exits with 9 when something is off."""
-    from scheduler.store.verify import verify as problems_of
-
     problems = problems_of(cli.app.database)
     cli.out.data({"problems": problems})
     for problem in problems:
@@ -105,8 +100,6 @@ def verify(cli: Cli) -> None:
 
 
 def _upgrade(cli: Cli) -> None:
-    from scheduler.store.engine import upgrade as to_newest
-
     before, after = to_newest(cli.paths.database_url)
     cli.out.data({"from": before, "to": after})
     if before == after:
@@ -115,7 +108,7 @@ def _upgrade(cli: Cli) -> None:
         cli.out.line(f"The database is at {after} now" + (f", it was at {before}." if before else ", and new."))
 
 
-@alone("schedctl backup /backups/$(date +%F)", "schedctl backup /backups/whole-$(date +%F) --artifacts")
+@command("schedctl backup /backups/$(date +%F)", "schedctl backup /backups/whole-$(date +%F) --artifacts")
 def backup_all(
     cli: Cli,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
@@ -130,9 +123,6 @@ def backup_all(
     """
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise Refusal("no backup made", f"{folder} is there already and not an empty folder", "Name another folder")
-    from config.layers import SYSTEM_FILE, own_file
-    from scheduler.service.requests.backup import back_up
-
     app = cli.app
     own = own_file(cli.options.config, os.environ)
     files = [file for file in (own if own.exists() else SYSTEM_FILE, *app.settings.models) if file.exists()]

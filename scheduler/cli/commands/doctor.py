@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.shell.command import Listing, alone, command, group
+from scheduler.cli.shell.command import Listing, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.clock import real_now
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from scheduler.app import App
     from scheduler.service.outside.ports import ServedAt
 
-app = group("The settings and where they come from.", "show")
 
-
-@command(app, "schedctl config show", "schedctl config show daemon --json", kind=Listing)
+@command("schedctl config show", "schedctl config show daemon --json", kind=Listing)
 def show(
     cli: Cli,
     prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
@@ -39,7 +37,7 @@ def show(
     cli.out.table(("~key", "~value", "-~set by"), entries)
 
 
-@command(app, "schedctl config check", "schedctl --config new.toml config check")
+@command("schedctl config check", "schedctl --config new.toml config check")
 def check(cli: Cli) -> None:
     """Check settings and model definitions, changing nothing. Exits with 3 when they cannot be used.
 
@@ -69,7 +67,7 @@ def check(cli: Cli) -> None:
         cli.out.warn(str(one), in_data=True)
 
 
-@alone("schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
+@command("schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
 def doctor(
     cli: Cli,
     platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",

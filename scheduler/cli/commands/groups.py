@@ -13,20 +13,14 @@ _QUEUE = {
     "clone": ("queue_changes:clone", "Add a job with the definition and code of another."),
     "remove": ("queue_each:remove", "Remove a job, which frees its name, after a confirmation."),
     "retry": ("queue_each:retry", "Let failed jobs try again at once, with a fresh count of failures."),
-    "restart": (
-        "queue_changes:restart_job",
-        "Begin a job again from step 0, as its next generation, after a confirmation.",
-    ),
+    "restart": ("queue_changes:begin", "Begin a job again from step 0, as its next generation, after a confirmation."),
     "cancel": ("queue_each:cancel", "Cancel jobs; a running session saves first."),
     "hold": ("queue_each:hold", "Keep jobs from starting; a running session saves and ends."),
     "release": ("queue_each:release", "Let held, failed or cancelled jobs run again; with --all, the held ones."),
-    "priority": (
-        "queue_each:priority",
-        "Change the priority of a job: the planner multiplies each of its hours by it.",
-    ),
+    "priority": ("queue_each:weigh", "Change the priority of a job: the planner multiplies each of its hours by it."),
     "move": ("queue_each:move", "Move a job in the queue."),
 }
-queue = group("The jobs: add, list, edit, hold, cancel, remove, reorder.", "list", commands=_QUEUE)
+queue = group("The jobs: add, list, edit, hold, cancel, remove, reorder.", "list", _QUEUE)
 _CORPUS = {
     "build": ("corpus_show:build", "Build the corpus from its sources as they are now."),
     "show": ("corpus_show:show_corpus", "Show a version: its texts, what is held out, what was odd, who trains on it."),
@@ -39,7 +33,7 @@ _CORPUS = {
     "add": ("corpus:add", "Add a source to those of the settings."),
     "drop": ("corpus:drop", "Take an added source out again."),
 }
-corpus = group("Training data: build, show, compare, verify.", "show", commands=_CORPUS)
+corpus = group("Training data: build, show, compare, verify.", "show", _CORPUS)
 _PLAN = {
     "show": (
         "plan:show",
@@ -50,7 +44,7 @@ _PLAN = {
     "diff": ("plan_changes:show_diff", "Compare the newest plan with the one before."),
     "what-if": ("plan_changes:show_what_if", "Show what a change would do to finish times, hours and deadlines."),
 }
-plan = group("What runs next, and why a job waits.", "show", commands=_PLAN)
+plan = group("What runs next, and why a job waits.", "show", _PLAN)
 _POOLS = {
     "list": (
         "pools:list_",
@@ -59,7 +53,7 @@ _POOLS = {
     "open": ("pools:open_", "Open a pool that a person or refusals closed."),
     "close": ("pools:close", "Start nothing on a pool, for a while or until it is opened."),
 }
-pools = group("Pools, where sessions run: list, open, close.", "list", commands=_POOLS)
+pools = group("Pools, where sessions run: list, open, close.", "list", _POOLS)
 _RUNS = {
     "list": ("runs:list_", "List runs, the newest first."),
     "show": ("runs:show", "Show one run with its lanes and events."),
@@ -67,7 +61,7 @@ _RUNS = {
     "stop": ("runs:stop", "Ask a running session to save and end."),
     "lost": ("runs:lost", "Declare a session dead that cannot be reached."),
 }
-runs = group("Runs, one for each session: list, show, logs, stop, declare lost.", "list", commands=_RUNS)
+runs = group("Runs, one for each session: list, show, logs, stop, declare lost.", "list", _RUNS)
 _CHECKPOINTS = {
     "list": ("checkpoints:list_", "List checkpoints by job, highest step first."),
     "retention": ("checkpoints:retention", "Show which checkpoints stay or go, when, and why."),
@@ -76,14 +70,11 @@ _CHECKPOINTS = {
     "pin": ("checkpoints:pin", "Keep a checkpoint until it is unpinned."),
     "unpin": ("checkpoints:unpin", "Let a checkpoint expire like any other."),
 }
-checkpoints = group("Saved states: list, verify, copy, keep.", "list", commands=_CHECKPOINTS)
+checkpoints = group("Saved states: list, verify, copy, keep.", "list", _CHECKPOINTS)
 _MODELS = {
     "list": ("model_show:list_models", "List models and what became of their versions."),
     "show": ("model_show:show_version", "Show a version: lineage, evaluation results, cost, where it is deployed."),
-    "compare": (
-        "model_show:compare_versions",
-        "Compare two versions: what they are made of, and what quality gates measured.",
-    ),
+    "compare": ("model_show:compare", "Compare two versions: what they are made of, and what quality gates measured."),
     "evaluate": ("models_deploy:evaluate", "Create a version from a checkpoint and queue its evaluation."),
     "promote": ("models_deploy:promote", "Promote an accepted version."),
     "rollback": ("models_deploy:rollback", "Reject the promoted version and promote the one before again."),
@@ -99,6 +90,41 @@ _MODELS = {
     "sync": ("models_deploy:sync", "Deploy what is promoted to a target again, and check every file."),
     "resume": ("models_deploy:resume", "Let the daemon deploy a model again after it stopped."),
 }
-models = group(
-    "Versions of models: list, show, compare, evaluate, promote, roll back, export.", "list", commands=_MODELS
-)
+models = group("Versions of models: list, show, compare, evaluate, promote, roll back, export.", "list", _MODELS)
+_DB = {
+    "init": ("db:init", "Make the database."),
+    "upgrade": ("db:upgrade", "Bring the database to this version's schema; back up first."),
+    "backup": ("db:backup", "Write a consistent, checked copy of the database while the daemon goes on."),
+    "restore": ("db:restore", "Put a whole backup in place of the database."),
+    "move": ("db:move", "Copy everything into another database, checked."),
+    "restored": ("db:restored", "Say that a backup was restored by other means, as by pg_restore."),
+    "verify": ("db:verify", "Check the database, its events and ledger."),
+}
+db = group("The database: make, upgrade, back up, move, verify.", commands=_DB)
+_SERVICE = {
+    "install": ("service:install", "Install or update the service and (re)start it."),
+    "uninstall": ("service:uninstall", "Stop the service and remove its units."),
+    "status": ("service:status", "Show what systemd says of the daemon, sessions and page."),
+}
+service = group("The daemon as a service of systemd: install, remove, look.", "status", _SERVICE)
+_REPORT = {
+    "weekly": ("report:weekly", "Show the report of a week: headline, actions, models, hours and money."),
+}
+report = group("The weekly report.", "weekly", _REPORT)
+_WEB = {
+    "serve": ("web:serve", "Serve the status page until SIGTERM or Ctrl-C."),
+}
+web = group("The status page in a browser, its JSON API and metrics.", commands=_WEB)
+_CONFIG = {
+    "show": ("doctor:show", "Show every setting with its value and where it came from."),
+    "check": ("doctor:check", "Check settings and model definitions, changing nothing."),
+}
+config = group("The settings and where they come from.", "show", _CONFIG)
+_HANDOVER = {
+    "list": ("handover:list_", "List offered, claimed and lately submitted sessions."),
+    "claim": ("handover:claim", "Claim an offered session: write its notebook."),
+    "submit": ("handover:submit", "Submit a session's result."),
+    "release": ("handover:release", "Release a session: withdraw an offer, or give up a claim."),
+}
+_OLD = {"take": "claim", "give": "submit", "drop": "release"}
+handover = group("Manual sessions, which a person starts: claim, submit, release.", "list", _HANDOVER, old_names=_OLD)

@@ -12,21 +12,15 @@ from jobs.problem import NotFound
 from platforms.base import Observed
 from platforms.manual.adapter import ManualPlatform
 from platforms.plugin import traits
-from scheduler.cli.shell.command import Listing, Reason, command, group
+from scheduler.cli.shell.command import Listing, Reason, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import picked
 
-app = group(
-    "Manual sessions, which a person starts: claim, submit, release.",
-    "list",
-    {"take": "claim", "give": "submit", "drop": "release"},
-)
-
 Key = Annotated[str, typer.Argument(metavar="RUN", help="ID of the run, as handover list shows it.")]
 
 
-@command(app, "schedctl handover list", name="list", kind=Listing)
+@command("schedctl handover list", kind=Listing)
 def list_(cli: Cli) -> None:
     """List offered, claimed and lately submitted sessions."""
     hand_overs = [
@@ -58,7 +52,7 @@ def list_(cli: Cli) -> None:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 
 
-@command(app, "schedctl handover claim uff-ufm-0007", "schedctl handover claim uff-ufm-0007 --out ~/studio-lab")
+@command("schedctl handover claim uff-ufm-0007", "schedctl handover claim uff-ufm-0007 --out ~/studio-lab")
 def claim(
     cli: Cli,
     key: Key,
@@ -78,7 +72,7 @@ def claim(
     cli.wake_daemon()
 
 
-@command(app, "schedctl handover submit uff-ufm-0007 uff-ufm-0007-result.zip")
+@command("schedctl handover submit uff-ufm-0007 uff-ufm-0007-result.zip")
 def submit(
     cli: Cli,
     key: Key,
@@ -93,7 +87,7 @@ def submit(
     cli.wake_daemon()
 
 
-@command(app, "schedctl handover release uff-ufm-0007 --reason 'no GPU to be had'")
+@command("schedctl handover release uff-ufm-0007 --reason 'no GPU to be had'")
 def release(cli: Cli, key: Key, why: Reason = "released by hand") -> None:
     """Release a session: withdraw an offer, or give up a claim."""
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)

@@ -14,7 +14,7 @@ import typer
 
 from jobs.payload.whole_file import write_whole
 from platforms.slurm.checkup import SlurmNodes
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
 
@@ -76,7 +76,7 @@ sources = ["stdlib"]
 """
 
 
-@alone("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
+@command("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
     cli: Cli,
     demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,

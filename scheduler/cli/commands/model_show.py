@@ -14,7 +14,7 @@ import typer
 from jobs.size import size
 from platforms.publish import publish_in_mlflow, publish_on_hub
 from scheduler.cli.commands.complete import NamedVersion, VersionName, job_names
-from scheduler.cli.shell.command import Listing, Tables, alone
+from scheduler.cli.shell.command import Listing, Tables, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, amount, figure, hours
@@ -56,7 +56,7 @@ def show_versions(out: Output, listed: Sequence[Model]) -> bool:
     return bool(versions)
 
 
-@alone("schedctl models list", "schedctl models list ufm", kind=Listing)
+@command("schedctl models list", "schedctl models list ufm", kind=Listing)
 def list_models(
     cli: Cli,
     model: Annotated[
@@ -71,7 +71,7 @@ def list_models(
         cli.out.say("No versions yet. One is made when a model with [evaluation] has saved enough: docs/models.md")
 
 
-@alone("schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
+@command("schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
 def show_version(cli: Cli, version: NamedVersion) -> None:
     """Show a version: lineage, evaluation results, cost, where it is deployed."""
     with cli.app.database.read() as tx:
@@ -91,8 +91,8 @@ def show_version(cli: Cli, version: NamedVersion) -> None:
         cli.out.line(line)
 
 
-@alone("schedctl models compare ufm@2 ufm@3")
-def compare_versions(cli: Cli, first: VersionName, second: VersionName) -> None:
+@command("schedctl models compare ufm@2 ufm@3")
+def compare(cli: Cli, first: VersionName, second: VersionName) -> None:
     """Compare two versions: what they are made of, and what quality gates measured."""
     with cli.app.database.read() as tx:
         both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
@@ -110,7 +110,7 @@ def compare_versions(cli: Cli, first: VersionName, second: VersionName) -> None:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
 
 
-@alone("schedctl models pull ufm@3 ./ufm-3")
+@command("schedctl models pull ufm@3 ./ufm-3")
 def pull(
     cli: Cli,
     version: NamedVersion,
@@ -126,7 +126,7 @@ def pull(
     cli.out.line(f"{chosen.name} (step {chosen.step}) is in {folder} ({size(manifest.size)}).")
 
 
-@alone(
+@command(
     "schedctl models export ufm@3 ./ufm-3",
     "schedctl models export ufm@3 ./ufm-3 --merge --base ~/deepseek-coder-6.7b-base --python ~/torch/bin/python",
     "schedctl models export ufm@3 hf:org/ufm",

@@ -12,7 +12,7 @@ from jobs.catalogue import AbTest
 from jobs.duration import DAYS
 from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
-from scheduler.cli.shell.command import Tables, alone
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import meant as near
@@ -21,7 +21,7 @@ from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.store import jobs
 
 
-@alone("schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
+@command("schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
 def ab(
     cli: Cli,
     test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,

@@ -13,7 +13,7 @@ from jobs.problem import NotFound, Refusal
 from jobs.scores import VotesError
 from jobs.size import size
 from scheduler.cli.commands.complete import Model, NamedVersion, VersionName
-from scheduler.cli.shell.command import Reason, alone
+from scheduler.cli.shell.command import Reason, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
@@ -28,7 +28,7 @@ from scheduler.store.versions import Version
 from scheduler.views import models as views
 
 
-@alone("schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3")
+@command("schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3")
 def evaluate(
     cli: Cli,
     model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
@@ -55,14 +55,14 @@ def evaluate(
     cli.wake_daemon()
 
 
-@alone('schedctl models promote ufm@3 --reason "better on what users ask"')
+@command('schedctl models promote ufm@3 --reason "better on what users ask"')
 def promote(cli: Cli, version: VersionName, reason: Reason = "") -> None:
     """Promote an accepted version. The version before is retired and can be promoted again."""
     promoted = models.promote(cli.app.database, version, reason, cli.now, cli.who)
     _changed(cli, promoted.model, f"{promoted.name} is promoted.")
 
 
-@alone('schedctl models rollback ufm --reason "invents modules"')
+@command('schedctl models rollback ufm --reason "invents modules"')
 def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
     """Reject the promoted version and promote the one before again.
 
@@ -72,7 +72,7 @@ def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
     _changed(cli, model, f"{withdrawn.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
 
 
-@alone(
+@command(
     'schedctl models overrule ufm@3 --reason "item 17 of the set is wrong"',
     'schedctl models overrule ufm@3 --reject --reason "unsafe code"',
 )
@@ -102,7 +102,7 @@ def _changed(cli: Cli, model: str, sentence: str) -> None:
     cli.wake_daemon()
 
 
-@alone("schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
+@command("schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
 def deploy(
     cli: Cli,
     name: NamedVersion,
@@ -134,7 +134,7 @@ def deploy(
         )
 
 
-@alone("schedctl models sync griffith", "schedctl models sync griffith --dry-run")
+@command("schedctl models sync griffith", "schedctl models sync griffith --dry-run")
 def sync(
     cli: Cli,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
@@ -162,7 +162,7 @@ def sync(
         raise Violations(f"{target} is not as it should be", f"{names}: {left[0].drift}", remedy)
 
 
-@alone("schedctl models resume ufm")
+@command("schedctl models resume ufm")
 def resume(cli: Cli, model: Model) -> None:
     """Let the daemon deploy a model again after it stopped."""
     app = cli.app
@@ -214,7 +214,7 @@ def _document(done: Deployment) -> dict[str, Any]:
     return {**asdict(done), "version": done.version}
 
 
-@alone("schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
+@command("schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
 def watch(
     cli: Cli,
     name: NamedVersion,

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduler.cli.commands.complete import Job
 from scheduler.cli.commands.plan_changes import show_devices
-from scheduler.cli.shell.command import Tables, alone
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.job import Active, Queued
@@ -33,7 +33,7 @@ _MAKERS = {"incumbent": "the previous plan", "conserve": "the rule that reserves
 _LETTERS_MIN = 2  # of a name that is cut
 
 
-@alone("schedctl plan show", kind=Tables)
+@command("schedctl plan show", kind=Tables)
 def show(cli: Cli) -> None:
     """Show the newest plan: sessions, the lanes of the coming week, what could use their gaps, what waits."""
     with cli.app.database.read() as tx:
@@ -47,7 +47,7 @@ def show(cli: Cli) -> None:
         _show(cli, plan, week)
 
 
-@alone("schedctl plan preview", "schedctl plan preview --json", kind=Tables)
+@command("schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(cli: Cli) -> None:
     """Show the plan that the daemon would make now. Nothing is stored or launched."""
     with without_collections():
@@ -59,7 +59,7 @@ def preview(cli: Cli) -> None:
             _show(cli, plan, week)
 
 
-@alone("schedctl plan explain ufm")
+@command("schedctl plan explain ufm")
 def explain(cli: Cli, job: Job) -> None:
     """Say why a job waits, or where it runs.
 

@@ -17,7 +17,7 @@ from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
 from jobs.problem import NotFound
 from jobs.size import counted
-from scheduler.cli.shell.command import alone, parsed
+from scheduler.cli.shell.command import command, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
@@ -144,7 +144,7 @@ def show_devices(out: Output, job: str, choices: Sequence[DeviceChoice]) -> None
     )
 
 
-@alone("schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
+@command("schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
 def show_diff(
     cli: Cli,
     since: Annotated[
@@ -196,7 +196,7 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
     return (change.change, jobs, placement.pool, start, lasts, ", ".join(was))
 
 
-@alone(
+@command(
     "schedctl plan what-if --pool kaggle=20",
     "schedctl plan what-if --add-job job.toml --priority ufm=3 --pool desk=down",
     "schedctl plan what-if --devices ufm=2",

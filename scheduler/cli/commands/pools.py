@@ -11,7 +11,7 @@ from jobs.duration import parse_duration
 from jobs.nouns.pool import Pool
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import PoolName, pool_names
-from scheduler.cli.shell.command import Listing, Reason, alone, parsed
+from scheduler.cli.shell.command import Listing, Reason, command, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
@@ -25,7 +25,7 @@ from scheduler.views.overview import PoolNow, pools_now
 _WEEK = 7 * 86_400
 
 
-@alone("schedctl pools list", "schedctl pools list --json", kind=Listing)
+@command("schedctl pools list", "schedctl pools list --json", kind=Listing)
 def list_(cli: Cli) -> None:
     """List the pools: GPUs with their memory and its peak in live sessions, limits with source and date, closures."""
     rows = _pools(cli)
@@ -39,7 +39,7 @@ def list_(cli: Cli) -> None:
     )
 
 
-@alone("schedctl pools open kaggle")
+@command("schedctl pools open kaggle")
 def open_(cli: Cli, name: PoolName) -> None:
     """Open a pool that a person or refusals closed."""
     find_pool(cli.app.pools, name)
@@ -48,7 +48,7 @@ def open_(cli: Cli, name: PoolName) -> None:
     _answer(cli, name, "is open")
 
 
-@alone("schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
+@command("schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
 def close(
     cli: Cli,
     name: PoolName,
@@ -110,7 +110,7 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
     )
 
 
-@alone("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
+@command("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
 def quota(
     cli: Cli,
     pool: Annotated[
@@ -150,7 +150,7 @@ def quota(
         cli.out.say("No pool has a quota. See: schedctl pools")
 
 
-@alone("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)
+@command("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)
 def cost(
     cli: Cli,
     weeks: Annotated[int, typer.Option("--weeks", min=1, max=100, help="So many weeks, this one included.")] = 1,

@@ -8,11 +8,11 @@ import typer
 
 from scheduler.cli.commands.complete import states
 from scheduler.cli.commands.queue_list import STATES, list_queue
-from scheduler.cli.shell.command import Listing, alone
+from scheduler.cli.shell.command import Listing, command
 from scheduler.cli.shell.context import Cli
 
 
-@alone(
+@command(
     "schedctl queue list",
     "schedctl queue list --state held --json",
     "schedctl queue list --columns job,done,why",

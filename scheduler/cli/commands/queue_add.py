@@ -20,7 +20,7 @@ from jobs.toml_file import read_toml
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.plan_changes import show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -38,7 +38,7 @@ from scheduler.views.documents import job_json, picked, plan_json
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 
 
-@alone(
+@command(
     "schedctl queue add job.toml",
     "schedctl queue add job.toml --dry-run",
     "schedctl queue add --models",

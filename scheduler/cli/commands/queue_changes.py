@@ -28,7 +28,7 @@ from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands import queue_add
 from scheduler.cli.commands.complete import Job
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
-from scheduler.cli.shell.command import Yes, alone, confirm
+from scheduler.cli.shell.command import Yes, command, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import free_name, listed
@@ -51,7 +51,7 @@ RECIPE = "recipe.json"
 _BYTES_MAX = 1 << 20
 
 
-@alone(
+@command(
     "schedctl queue edit ufm",
     "schedctl queue edit ufm --set target_step=8000 --set needs.vram_gib=15",
     "schedctl queue edit ufm --set deadline=",
@@ -170,7 +170,7 @@ def _from_editor(old: JobSpec) -> JobSpec:
     return spec
 
 
-@alone("schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")
+@command("schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")
 def clone(
     cli: Cli,
     job: Job,
@@ -229,7 +229,7 @@ def _same(was: Any, word: str) -> bool:
         return word == str(was) or (word == "" and was is True)
 
 
-@alone(
+@command(
     "schedctl queue update ufm --code .",
     "schedctl queue update ufm --code ~/trainer --commit v2",
     "schedctl queue update ufm --corpus newest",
@@ -396,8 +396,8 @@ def _having(same: bool, what: str) -> str:
     return f"the same {what} as before" if same else f"other {what}"
 
 
-@alone("schedctl queue restart ufm", "schedctl queue restart ufm --from 4000 --yes")
-def restart_job(
+@command("schedctl queue restart ufm", "schedctl queue restart ufm --from 4000 --yes")
+def begin(
     cli: Cli,
     job: Job,
     start: Annotated[

@@ -12,7 +12,7 @@ from jobs.problem import Refusal
 from jobs.size import counted
 from scheduler.cli.commands.complete import Job, job_names
 from scheduler.cli.parts.runs_table import warn_of_loss
-from scheduler.cli.shell.command import Reason, Yes, alone, confirm
+from scheduler.cli.shell.command import Reason, Yes, command, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -39,13 +39,13 @@ Jobs = Annotated[
 All = Annotated[bool, typer.Option("--all", help="Every job that this can be done to, instead of names.")]
 
 
-@alone("schedctl queue retry ufm", "schedctl queue retry --all")
+@command("schedctl queue retry ufm", "schedctl queue retry --all")
 def retry(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let failed jobs try again at once, with a fresh count of failures. With --all, every failed one."""
     _change(cli, names, everything, "tried again", lambda name: queue.retry(cli.app.database, name, cli.now, cli.who))
 
 
-@alone("schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
+@command("schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
 def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False, yes: Yes = False) -> None:
     """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it.
 
@@ -57,13 +57,13 @@ def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = Fal
     )
 
 
-@alone("schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
+@command("schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
 def hold(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False) -> None:
     """Keep jobs from starting; a running session saves and ends."""
     _change(cli, names, everything, "held", lambda name: queue.hold(cli.app.database, name, why, cli.now, cli.who))
 
 
-@alone("schedctl queue release ufm", "schedctl queue release --all")
+@command("schedctl queue release ufm", "schedctl queue release --all")
 def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let held, failed or cancelled jobs run again; with --all, the held ones. Cancelled ones are named."""
     _change(cli, names, everything, "released", lambda name: queue.release(cli.app.database, name, cli.now, cli.who))
@@ -148,7 +148,7 @@ def _tell(cli: Cli, record: JobRecord, done: str) -> None:
         cli.out.line(f"{record.spec.name} {done}.")
 
 
-@alone("schedctl queue remove ufm", "schedctl queue remove ufm --yes")
+@command("schedctl queue remove ufm", "schedctl queue remove ufm --yes")
 def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
     """Remove a job, which frees its name, after a confirmation. Its runs, hours and checkpoints stay."""
     with cli.app.database.read() as tx:
@@ -161,8 +161,8 @@ def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
     cli.wake_daemon()
 
 
-@alone("schedctl queue priority ufm 4")
-def priority(
+@command("schedctl queue priority ufm 4")
+def weigh(
     cli: Cli,
     job: Job,
     value: Annotated[
@@ -178,7 +178,7 @@ def priority(
     _changed(cli, record, f"has priority {value:g}")
 
 
-@alone("schedctl queue move ufm 1")
+@command("schedctl queue move ufm 1")
 def move(
     cli: Cli, job: Job, place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")]
 ) -> None:

@@ -13,7 +13,7 @@ from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
 from scheduler.cli.commands.complete import Job
 from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
 from scheduler.cli.parts.screen import facts
-from scheduler.cli.shell.command import Tables, alone
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.early_stop import Progress
@@ -32,7 +32,7 @@ from scheduler.views.training import TrainingProgress, share_now, trainings
 _RUNS_SHOWN = 5
 
 
-@alone("schedctl queue show ufm", kind=Tables)
+@command("schedctl queue show ufm", kind=Tables)
 def show_job(cli: Cli, job: Job) -> None:
     """Show all of one job."""
     with cli.app.database.read() as tx:

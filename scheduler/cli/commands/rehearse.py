@@ -10,7 +10,7 @@ import typer
 from jobs.size import counted
 from scheduler import clock
 from scheduler.cli.commands.model_show import show_versions
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
@@ -23,7 +23,7 @@ from scheduler.views import models
 _SCALE = 3_600.0
 
 
-@alone(
+@command(
     "schedctl rehearse --out out/week                        # a week in about three minutes",
     "schedctl rehearse --out out/week --resume               # go on after a crash or Ctrl-C",
     "schedctl rehearse --hours 24 --scale 1800               # one day, at half the speed",

@@ -10,23 +10,20 @@ import typer
 
 from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
+from scheduler.notify.deliver import redacted
+from scheduler.notify.mail import WEEKLY, message_of
 from scheduler.report.report import Report
+from scheduler.store import outbox
+from scheduler.views.chart_facts import pictures_of
+from scheduler.views.weekly_report import make_report, render, week_named
 
 _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
 
-app = group("The weekly report.", "weekly")
-
-
-@app.callback()
-def report() -> None:
-    """Keep ``weekly`` a word of its own, for reports to come."""
-
 
 @command(
-    app,
     "schedctl report weekly",
     "schedctl report weekly --week this",
     "schedctl report weekly --week 2026-W47 --out week.html",
@@ -46,8 +43,6 @@ def weekly(
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show the report of a week: headline, actions, models, hours and money."""
-    from scheduler.views.weekly_report import make_report, render, week_named
-
     zone = cli.app.settings.zone
     try:
         span = week_named(week or "last", zone, cli.now)
@@ -57,8 +52,6 @@ def weekly(
     if send:
         _send(cli, document)
         return
-    from scheduler.views.chart_facts import pictures_of
-
     by_name = _ENDINGS.get(out.suffix.lower()) if out else None
     wanted = "json" if cli.options.json else form or by_name or "text"
     pictures = pictures_of(cli.app.database, cli.app.pools, document) if wanted == "html" else ()
@@ -73,11 +66,6 @@ def weekly(
 
 
 def _send(cli: Cli, document: Report) -> None:
-    from scheduler.notify.deliver import redacted
-    from scheduler.notify.mail import WEEKLY, message_of
-    from scheduler.store import outbox
-    from scheduler.views.chart_facts import pictures_of
-
     channels = list(cli.app.channels)
     if not channels:
         raise Refusal(

@@ -17,7 +17,7 @@ from jobs.lane_report import LaneReport
 from jobs.problem import NotFound
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss
-from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, confirm, parsed
+from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, command, confirm, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool, find_run
 from scheduler.cli.shell.output import Output, clean, figure, hours
@@ -45,7 +45,7 @@ def _proof_text(proof: str) -> str:
     return proof
 
 
-@alone("schedctl runs list --live", "schedctl runs list --job ufm --limit 5", kind=Listing)
+@command("schedctl runs list --live", "schedctl runs list --job ufm --limit 5", kind=Listing)
 def list_(
     cli: Cli,
     live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
@@ -70,7 +70,7 @@ def list_(
         cli.out.say("No such runs. What is planned: schedctl plan show")
 
 
-@alone("schedctl runs show uff-ufm-0007", kind=Tables)
+@command("schedctl runs show uff-ufm-0007", kind=Tables)
 def show(cli: Cli, name: RunOrJob) -> None:
     """Show one run with its lanes and events."""
     with cli.app.database.read() as tx:
@@ -117,7 +117,7 @@ def show(cli: Cli, name: RunOrJob) -> None:
     write_events(cli.out, history)
 
 
-@alone("schedctl runs logs ufm -f", "schedctl runs logs uff-ufm-0007 --tail 20 --lane 1")
+@command("schedctl runs logs ufm -f", "schedctl runs logs uff-ufm-0007 --tail 20 --lane 1")
 def logs(
     cli: Cli,
     name: RunOrJob,
@@ -160,7 +160,7 @@ def logs(
         cli.out.say(f"{key} has printed nothing that is kept.")
 
 
-@alone("schedctl runs stop uff-ufm-0007 --reason 'wrong data'")
+@command("schedctl runs stop uff-ufm-0007 --reason 'wrong data'")
 def stop(
     cli: Cli,
     key: Key,
@@ -188,7 +188,7 @@ def stop(
     cli.wake_daemon()
 
 
-@alone("schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
+@command("schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
 def lost(
     cli: Cli,
     key: Key,
@@ -242,7 +242,7 @@ def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continue
     )
 
 
-@alone("schedctl events", "schedctl events ufm --limit 5", kind=Listing)
+@command("schedctl events", "schedctl events ufm --limit 5", kind=Listing)
 def list_events(
     cli: Cli,
     subject: Annotated[

@@ -10,12 +10,26 @@ from typing import Annotated, Any, assert_never
 
 import typer
 
-from scheduler.cli.shell.command import command, group
+from platforms.registry import folders
+from scheduler.app import load_app
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.host.installation import Installation, Step
-
-app = group("The daemon as a service of systemd: install, remove, look.", "status")
+from scheduler.host.installation import (
+    FOLDER,
+    STATE,
+    CommandRun,
+    FileWrite,
+    Installation,
+    Remove,
+    Step,
+    carry_out,
+    install_steps,
+    obstacles,
+    running_sessions,
+    uninstall_steps,
+    unit_statuses,
+)
 
 OwnOption = Annotated[bool, typer.Option("--user", help="Your own service manager instead of the system's.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
@@ -24,7 +38,7 @@ RootOption = Annotated[
 ]
 
 
-@command(app, "schedctl service install", "schedctl service install --user", "schedctl service install --dry-run")
+@command("schedctl service install", "schedctl service install --user", "schedctl service install --dry-run")
 def install(
     cli: Cli,
     user: OwnOption = False,
@@ -37,8 +51,6 @@ def install(
 
     Settings and drop-ins that are there stay as they are. Sessions that run are not touched.
     """
-    from scheduler.host.installation import install_steps, obstacles
-
     place = _place(cli, user=user, web=web, root=root)
     problems = obstacles(place)
     if problems and not dry_run:
@@ -50,11 +62,9 @@ def install(
         cli.plain.say(f"Installed. Settings: {place.config}. See: schedctl service status{' --user' if user else ''}")
 
 
-@command(app, "schedctl service uninstall", "schedctl service uninstall --dry-run")
+@command("schedctl service uninstall", "schedctl service uninstall --dry-run")
 def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, root: RootOption = Path("/")) -> None:
     """Stop the service and remove its units. Settings, state and user stay; local sessions go on to their end."""
-    from scheduler.host.installation import obstacles, uninstall_steps
-
     place = _place(cli, user=user, web=True, root=root, strict=False)
     rights = [obstacle for obstacle in obstacles(place) if obstacle.needs_root]
     if rights and not dry_run:
@@ -64,11 +74,9 @@ def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, roo
         cli.plain.say(f"Removed. What is left, for you to keep or delete: {place.folder}, {place.state}")
 
 
-@command(app, "schedctl service status", "schedctl service status --json")
+@command("schedctl service status", "schedctl service status --json")
 def status(cli: Cli, user: OwnOption = False) -> None:
     """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
-    from scheduler.host.installation import running_sessions, unit_statuses
-
     systemctl = ("systemctl", "--user") if user else ("systemctl",)
     units = unit_statuses(systemctl)
     sessions = running_sessions(systemctl)
@@ -87,10 +95,6 @@ def status(cli: Cli, user: OwnOption = False) -> None:
 
 def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Installation:
     """Return what is particular of this machine; settings that are there must be usable. Raises ConfigError."""
-    from platforms.registry import folders
-    from scheduler.app import load_app
-    from scheduler.host.installation import FOLDER, STATE, Installation
-
     root = root.absolute()
     home = Path("~").expanduser()
     folder = home / ".config" / "uff-scheduler" if user else FOLDER
@@ -124,8 +128,6 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
 
 
 def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> None:
-    from scheduler.host.installation import carry_out
-
     if not dry_run:
         carry_out(steps, place)
     lines = [_step_shown(step, place) for step in steps]
@@ -136,8 +138,6 @@ def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> 
 
 def _step_shown(step: Step, place: Installation) -> tuple[str, dict[str, Any]]:
     """Return a step for people, in a line, and for programs."""
-    from scheduler.host.installation import CommandRun, FileWrite, Remove
-
     match step:
         case FileWrite(path=path, text=text, keep=keep):
             line = f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"

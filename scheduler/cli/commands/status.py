@@ -9,13 +9,13 @@ import typer
 from scheduler.cli.commands.complete import job_names
 from scheduler.cli.commands.queue_list import empty_queue
 from scheduler.cli.parts import OVER
-from scheduler.cli.shell.command import Tables, alone
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 
 _ROWS = {"Actions required": 5, "Jobs": 8, "Sessions": 5, "Pools": 6, "Under way": 4, OVER: 4}
 
 
-@alone("schedctl status", "schedctl status ufm", "schedctl status --json", kind=Tables)
+@command("schedctl status", "schedctl status ufm", "schedctl status --json", kind=Tables)
 def status(
     cli: Cli,
     job: Annotated[

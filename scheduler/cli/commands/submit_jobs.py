@@ -22,7 +22,7 @@ from jobs.size import counted
 from jobs.spec import JobSpec
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.cli.shell.names import free_name
@@ -93,7 +93,7 @@ def _values(words: str, text: str) -> list[str]:
     return values
 
 
-@alone(
+@command(
     "schedctl submit train.py --target-step 2000 -- --lr 3e-6",
     "schedctl submit train.py --max-time 3h --gpus 1 --env WANDB_MODE=offline --dry-run",
     "schedctl submit train.py --target-step 2000 --sweep lr=1e-5,3e-5 --sweep seed=0..2",

@@ -23,7 +23,7 @@ from rich.text import Text
 from jobs.definition import RANGES
 from scheduler.cli.parts import OVER
 from scheduler.cli.parts.screen import ORDERS, ScreenTable, facts, headline, look, sections, verdict_line
-from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
 from scheduler.cli.shell.output import clean, painted, plain
@@ -73,7 +73,7 @@ _LOG_PAUSE_SECONDS = 2.0  # between two questions to a platform
 _SAVES = "\r\n"
 
 
-@alone("schedctl top", "schedctl top --once")
+@command("schedctl top", "schedctl top --once")
 def top(
     cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Draw one picture and leave.")] = False,

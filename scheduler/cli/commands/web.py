@@ -12,22 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.problem import InvalidInput, Refusal
-from scheduler.cli.shell.command import alone, command, group
+from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault
 
 if TYPE_CHECKING:
     from scheduler.verbs.surface import Surface
 
-app = group("The status page in a browser, its JSON API and metrics.")
 
-
-@app.callback()
-def web() -> None:
-    """Keep ``serve`` a word of its own."""
-
-
-@command(app, "schedctl web serve", "schedctl web serve --port 8080")
+@command("schedctl web serve", "schedctl web serve --port 8080")
 def serve(
     cli: Cli,
     port: Annotated[
@@ -75,7 +68,7 @@ def _tell(cli: Cli, address: str) -> None:
     sys.stdout.flush()
 
 
-@alone("schedctl port", "schedctl port --describe")
+@command("schedctl port", "schedctl port --describe")
 def port(
     cli: Cli,
     describe: Annotated[
@@ -105,7 +98,7 @@ def surface_of(cli: Cli) -> Surface:
     return Surface(cli.app, cli.who, cli.options.config, lambda error: document_of(error, cli.options))
 
 
-@alone("schedctl mcp", "schedctl mcp --allow-changes")
+@command("schedctl mcp", "schedctl mcp --allow-changes")
 def mcp(
     ctx: typer.Context,
     allow_changes: Annotated[

@@ -160,25 +160,21 @@ class Several:
 def group(
     summary: str,
     alone: str = "",
-    old_names: Mapping[str, str] = MappingProxyType({}),
     commands: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> typer.Typer:
-    """Return a new group with ``commands`` as of :func:`later`; alone it is its command ``alone``, or shows help."""
+    """Return a new group with ``commands`` as of :func:`later`; by itself it is the one ``alone``, or shows help."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
     app = typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
+    app.callback()(lambda: None)  # else the parser takes a group of one command for that command
     later(app, commands)
     return app
 
 
 def command(
-    app: typer.Typer,
-    *examples: str,
-    name: str | None = None,
-    job_file: str = "",
-    script: str = "",
-    kind: type[CliCommand] = CliCommand,
+    *examples: str, job_file: str = "", script: str = "", kind: type[CliCommand] = CliCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command; ``examples`` are what a user would type.
+    """Return what makes a function a command for :func:`later`; ``examples`` are what a user would type.
 
     Its first parameter is the :class:`Cli`, or the parser's context, called ``ctx``. The others are options.
     ``job_file`` is the name by which they call a job's definition, ``script`` that of a script: what it holds is shown
@@ -190,9 +186,11 @@ def command(
     if script:
         lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
     # A line with \b alone keeps the lines of a paragraph apart in the help.
-    registered = app.command(name, cls=kind, epilog="\b\n" + "\n".join(lines))
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    registered = app.command(cls=kind, epilog="\b\n" + "\n".join(lines))
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
+        setattr(function, "app", app)  # noqa: B010 - a type checker knows no attributes of functions
         first, *own = signature(function, eval_str=True).parameters.values()
         if first.name == "ctx":
             return registered(function)
@@ -215,17 +213,6 @@ def command(
         called.__annotations__ = {one.name: one.annotation for one in (context, *options)}
         registered(called)
         return function
-
-    return register
-
-
-def alone(*examples: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return what makes a function a command for :func:`later`, with ``examples`` and options as of command()."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        setattr(function, "app", app)  # noqa: B010 - a type checker knows no attributes of functions
-        return command(app, *examples, **options)(function)
 
     return register
 
