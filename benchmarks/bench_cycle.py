@@ -189,7 +189,7 @@ def _app(folder: Path) -> App:
         sparse.truncate(CORPUS_BYTES)  # a hole: its size is told, its bytes are made by Stream
     app = load_app(folder / "config.toml", {})
     app.settings.state_dir.mkdir(parents=True, exist_ok=True)
-    upgrade(app.database_url)
+    upgrade(app.settings.database_url)
     return app
 
 

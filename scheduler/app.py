@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from platforms.registry import PlatformContext
     from scheduler.notify.mail import Mailing
     from scheduler.planner.planner import PlannerOptions
-    from scheduler.service.launch.training_data import TrainingData
+    from scheduler.service.launch.inputs import TrainingData
     from scheduler.service.outside.planner_process import PlannerHost
     from scheduler.service.outside.ports import Policy, Ports
     from scheduler.service.outside.solver_process import SolverHost
@@ -86,23 +86,18 @@ class App:
         return hub_token(os.environ, self.settings.state_dir)
 
     @cached_property
-    def database_url(self) -> str:
-        """The configured database; SQLite in the state folder unless set."""
-        return self.settings.database_url
-
-    @cached_property
     def database(self) -> Database:
         """The opened database. Raises StoreFailure with what to do about it."""
         from scheduler.store.engine import open_database
 
-        return open_database(self.database_url, lease_seconds=self.settings.daemon.lease_seconds)
+        return open_database(self.settings.database_url, lease_seconds=self.settings.daemon.lease_seconds)
 
     @cached_property
     def reading(self) -> Database:
         """The opened database for those who only look: it refuses every write. Raises StoreFailure."""
         from scheduler.store.engine import open_database
 
-        return open_database(self.database_url, read_only=True)
+        return open_database(self.settings.database_url, read_only=True)
 
     @cached_property
     def artifacts(self) -> BlobStore:
@@ -160,7 +155,6 @@ class App:
 
     def _context(self, pool: Pool, state_folder: Path | None = None) -> PlatformContext:
         from platforms.registry import PlatformContext
-        from scheduler.service.requests.one_account import accounts
 
         return PlatformContext(
             state_folder=state_folder or self.settings.state_dir / "sessions" / pool.name,
@@ -193,22 +187,18 @@ class App:
         from scheduler.service.outside.ports import Policy
 
         daemon = self.settings.daemon
+        same = {field.name: getattr(daemon, field.name) for field in fields(Policy) if hasattr(daemon, field.name)}
         return Policy(
+            **same,
             retention=Retention(**dict(self.settings.retention)),
-            launch_prefix=daemon.launch_prefix,
-            heartbeat_seconds=daemon.heartbeat_seconds,
-            grace_seconds=daemon.grace_seconds,
             overdue_seconds=_OVERDUE_GRACES * daemon.grace_seconds,
-            failures_max=daemon.failures_max,
-            retry_base_seconds=daemon.retry_base_seconds,
-            retry_cap_seconds=daemon.retry_cap_seconds,
             horizon_seconds=daemon.plan_horizon_seconds,
         )
 
     @cached_property
     def training_data(self) -> TrainingData:
         """The corpus and its mixtures."""
-        from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
+        from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
 
         corpus = self.settings.corpus
         return TrainingData(
@@ -370,3 +360,38 @@ def private_places(
         hosts = re.findall(r"[?&\s]host=([^&\s]+)", settings.database_url) or [_SOCKETS]
         folders += [Path(place) for place in map(unquote, hosts) if place.startswith("/")]
     return [place.absolute() for place in folders]
+
+
+# Pools on a platform that gives one owner one account must have credentials of the same account.
+def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> dict[str, str]:
+    """Return the accounts of the enabled pools of a platform by pool, as far as they are known without asking it."""
+    from platforms.registry import account_name
+
+    return {
+        pool.name: name
+        for pool in settings.pools
+        if pool.enabled
+        and pool.platform == platform
+        and (name := account_name(platform, dict(pool.options), environ, settings.state_dir / "sessions" / pool.name))
+    }
+
+
+def require_one_account(settings: Settings) -> None:
+    """Raise ConfigError when enabled pools of one platform are known to be of several accounts."""
+    wrong = []
+    for platform in sorted({pool.platform for pool in settings.pools}):
+        (first, owner), *others = accounts(settings, os.environ, platform).items() or [("", "")]
+        wrong += [
+            Problem(
+                settings.origin("pools"),
+                f"pools.{pool}",
+                "",
+                f"its credentials are of the {platform} account {name}, those of the pool {first} of {owner}: "
+                "several accounts of one owner are refused (docs/security.md)",
+                "give all these pools credentials of one account, or set enabled = false",
+            )
+            for pool, name in others
+            if name.lower() != owner.lower()
+        ]
+    if wrong:
+        raise ConfigError(wrong)

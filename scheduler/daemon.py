@@ -28,12 +28,12 @@ from platforms.base import PlatformError
 from platforms.record_file import fingerprint
 from platforms.wrap import LatePlatform
 from scheduler import clock, line
-from scheduler.app import App
+from scheduler.app import App, require_one_account
 from scheduler.core.run import Run, Running
 from scheduler.service.cycle.cycle import Cycle, tell_endings
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import EventLog, Ports
-from scheduler.service.requests.one_account import require_one_account
+from scheduler.service.upkeep.housekeeping import run_due
 from scheduler.store import counts, due, events, queue_waits, runs
 from scheduler.store import lease as leases
 from scheduler.store.errors import DatabaseCorrupt, Fenced, StoreFailure
@@ -74,25 +74,9 @@ class ServiceManager:
         """Return the manager that started this process, if one did that wants to hear from it."""
         return cls(environ.get(_ADDRESS, ""))
 
-    def ready(self, status: str) -> bool:
-        """Say that start or reload is done."""
-        return self._tell("READY=1", _status(status))
-
-    def progress(self, status: str) -> bool:
-        """Feed the watchdog. To be called when work was done, and never by a timer that only proves its own life."""
-        return self._tell("WATCHDOG=1", _status(status))
-
-    def reloading(self) -> bool:
-        """Say that a reload begins; :meth:`ready` ends it."""
-        return self._tell("RELOADING=1", f"MONOTONIC_USEC={round(clock.stopwatch() * 1e6)}")
-
-    def stopping(self, status: str) -> bool:
-        """Say that the end begins."""
-        return self._tell("STOPPING=1", _status(status))
-
-    def extend(self, seconds: int) -> bool:
-        """Ask for ``seconds`` more, from now on, to start or stop."""
-        return self._tell(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
+    def say(self, state: str, status: str) -> bool:
+        """Say a state of sd_notify, as ``READY``, and a line for people. WATCHDOG proves work: no timer may say it."""
+        return self._tell(f"{state}=1", _status(status))
 
     @contextmanager
     def more_time(self) -> Iterator[None]:
@@ -101,7 +85,9 @@ class ServiceManager:
 
         def ask() -> None:
             for _ in range(_EXTENSIONS):
-                if not self.extend(2 * _EXTENSION_SECONDS) or done.wait(_EXTENSION_SECONDS):
+                if not self._tell(f"EXTEND_TIMEOUT_USEC={2 * _EXTENSION_SECONDS}000000") or done.wait(
+                    _EXTENSION_SECONDS
+                ):
                     return
 
         asking = threading.Thread(target=ask, name="more time", daemon=True)
@@ -197,11 +183,11 @@ class Daemon:
             with self.app.database.read() as tx:
                 other = leases.current(tx)
             self.log.info("daemon.standing_by", leader=other.holder if other else "")
-            self.manager.ready("stands by: another daemon holds the lease")
+            self.manager.say("READY", "stands by: another daemon holds the lease")
         while lease is None:
             if self._next_news(seconds / _LOOKS_PER_LEASE) == _STOP:
                 return None
-            self.manager.progress("stands by: another daemon holds the lease")
+            self.manager.say("WATCHDOG", "stands by: another daemon holds the lease")
             try:
                 lease = leases.acquire(self.app.database, holder, seconds)
             except StoreFailure as error:
@@ -267,7 +253,7 @@ class Daemon:
         try:
             with closing(Waker(self.app.settings.state_dir, look_now)):
                 look_now()
-                self.manager.ready("holds the lease, looks for what is to be done")
+                self.manager.say("READY", "holds the lease, looks for what is to be done")
                 watch = clock.JumpDetector()
                 handed_over = self._credentials()
                 while (news := self._next_news(_WATCH_SECONDS)) != _STOP:
@@ -287,7 +273,7 @@ class Daemon:
                         look_now()
             self.log.info("daemon.stopping")
         finally:
-            self.manager.stopping("lets the cycle end; sessions go on")
+            self.manager.say("STOPPING", "lets the cycle end; sessions go on")
             with self.manager.more_time():
                 timer.shutdown(wait=True)
                 self._calls.settle(("launch", "letters", "mail", "deploy"), _LAST_WORDS_SECONDS)
@@ -346,9 +332,6 @@ class Daemon:
         return any(wall(now - at) < _BEGINS_WALL_SECONDS for at in began)
 
     def _keep_house(self) -> None:
-        # Here, because sessions wait to be adopted while a daemon starts; what follows is not needed for that.
-        from scheduler.service.upkeep.housekeeping import run_due
-
         run_due(self._ports, self._ports.clock.now())
 
     def _mail(self) -> None:
@@ -370,7 +353,7 @@ class Daemon:
         with self._ports.database.read() as tx:
             text = status_line(tx, self._needs)
         if self._renewed:
-            self.manager.progress(text)
+            self.manager.say("WATCHDOG", text)
         if text != self._line:
             for folder in self._line_folders():
                 try:
@@ -386,7 +369,8 @@ class Daemon:
         """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
         if self.load is None:
             raise AssertionError("a reload is asked for only where settings can be read")
-        self.manager.reloading()
+        now = round(clock.stopwatch() * 1e6)
+        self.manager.say(f"MONOTONIC_USEC={now}\nRELOADING", "reads the settings again")
         try:
             app = reloaded(self.app, self.load)
             ports = app.ports(self.log, self._ports.epoch)
@@ -400,7 +384,7 @@ class Daemon:
             self._set_rhythm(timer)
             self.log.info("config.reloaded", pools=sorted(ports.pools))
             event, facts = "daemon.reloaded", {"pools": ", ".join(sorted(ports.pools))}
-        self.manager.ready(self._line or "goes on")
+        self.manager.say("READY", self._line or "goes on")
         self._note(event, **facts)
 
     def _note(self, kind: str, **data: Any) -> None:

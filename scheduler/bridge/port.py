@@ -287,7 +287,7 @@ class Subscriptions:
         with self.surface.read() as tx:
             newest = events.newest_id(tx)
             behind = [one for one in waiting if one.position < newest]
-            batches = {at: events.after(tx, at, _BATCH) for at in {one.position for one in behind}}
+            batches = {at: events.tail(tx, at, _BATCH) for at in {one.position for one in behind}}
         for one in behind:
             batch = batches[one.position]
             position = batch[-1].id if len(batch) == _BATCH else max(newest, one.position)

@@ -17,9 +17,8 @@ def run_daemon(cli: Cli) -> None:
         import structlog
 
         from config.logging import configure
-        from scheduler.app import load_app
+        from scheduler.app import load_app, require_one_account
         from scheduler.daemon import Daemon
-        from scheduler.service.requests.one_account import require_one_account
 
         settings = cli.app.settings
     require_one_account(settings)

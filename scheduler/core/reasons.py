@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from enum import StrEnum
 from math import floor, log10
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from zoneinfo import ZoneInfo
 
 from jobs.size import counted
-from scheduler.core.precondition import Precondition
 
 _SHOWN_SHARE = 0.005  # a smaller share is displayed as 0 %
 
@@ -60,8 +60,7 @@ class HeldByPerson(Reason):
     by: str
     why: str
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         return f"held by {self.by}: {self.why}" if self.why else f"held by {self.by}"
 
 
@@ -88,8 +87,7 @@ class SecretMissing(Reason):
     why: str
     remedy: str
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         where = f" on {self.pool}" if self.pool else ""
         return f"cannot be given {self.names}{where}: {self.why}. {self.remedy}"
 
@@ -171,8 +169,7 @@ class AwaitsVerdict(Reason):
     version: str
     state: str
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         waits = f"waits for an accepted version of {self.parent}"
         if not self.version:
             return (
@@ -188,8 +185,7 @@ class NoAllowedPool(Reason):
     code: ClassVar[str] = "no_allowed_pool"
     allowed: tuple[str, ...]
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         return f"none of its allowed pools is configured: {', '.join(self.allowed)}"
 
 
@@ -202,8 +198,7 @@ class DoesNotFit(Reason):
     best_offer: str
     advice: str = ""  # what is too large, and the nearest setting that fits
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         text = f"needs {self.needs}; the best pool offers {self.best_offer}"
         return f"{text} ({self.advice})" if self.advice else text
 
@@ -289,8 +284,7 @@ class LeftoverTooShort(Reason):
     seconds: int
     needed: int
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         return f"{self.pool}: {self.seconds / 60:.0f} min left, a useful session needs {self.needed / 60:.0f} min"
 
 
@@ -309,8 +303,7 @@ class Outbid(Reason):
     weight_to_start: float | None
     no_weight: bool = False
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         parts = [f"{self.pool} goes to {self.by}"]
         if self.weight_to_start is not None:
             parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
@@ -331,8 +324,7 @@ class NotItsTurn(Reason):
     part: float
     so_far: float
 
-    def text(self, zone: str = "UTC") -> str:
-        del zone
+    def text(self, _zone: str = "UTC") -> str:
         part, so_far = 100 * self.part, 100 * self.so_far
         return f"{self.by} goes first: {part:.0f} % of their hours are its own, {so_far:.0f} % so far"
 
@@ -368,3 +360,57 @@ def show(instant: int, zone: str = "UTC") -> str:
 
 # Slots have each class made twice: the later one counts.
 _BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in Reason.__subclasses__()}
+
+
+# Closure causes: why a pool is closed. Code decides by the cause; sentences are for people only.
+class Cause(StrEnum):
+    """Why a pool is closed. A stored value is never renamed."""
+
+    PERSON = "person"
+    CREDENTIALS = "credentials"  # the platform cannot be created, or rejects our credentials
+    QUOTA_UNREADABLE = "quota_unreadable"
+    QUOTA_REFUSED = "quota_refused"  # unreadable until a person corrects our access
+    QUOTA_DENIED = "quota_denied"  # the platform refused a launch for lack of quota
+    REFUSED = "refused"  # the platform refused a launch for now
+    WRONG_DEVICE = "wrong_device"
+    NEVER_BEGAN = "never_began"  # a session ended before its job's command began
+    PLANNING = "planning"  # the planner fails with the pool
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a person must correct something outside; the pool then opens by itself."""
+        return self in {Cause.CREDENTIALS, Cause.QUOTA_REFUSED}
+
+    @property
+    def of_quota_reading(self) -> bool:
+        """Whether the pool opens when its platform's usage records can be read."""
+        return self in {Cause.QUOTA_UNREADABLE, Cause.QUOTA_REFUSED}
+
+
+# Preconditions of a launch: what may be missing when a planned session is due.
+class Precondition(StrEnum):
+    """What a launch waits for. A value in an event or a plan is never renamed.
+
+    ``words`` is the end of a sentence; ``comes_by_itself`` says whether the daemon's own work will meet it.
+    """
+
+    words: str
+    comes_by_itself: bool
+
+    def __new__(cls, name: str, words: str = "", *by_itself: bool) -> Self:
+        """Return the member of a stored name."""
+        member = str.__new__(cls, name)
+        member._value_, member.words, member.comes_by_itself = name, words, any(by_itself)
+        return member
+
+    DATA = "data", "its training data is not made yet", True
+    INPUTS = "inputs", "its inputs are not in the artifact store yet", True
+    PACKAGES = "packages", "its packages are not in the artifact store yet", True
+    PLATFORM = "platform", "the platform of the pool is not opened yet", True
+    QUOTA_READING = "quota_reading", "the quota of the pool has not been read", True
+    PARENT = "parent", "no checkpoint is left that it can start from"
+    ROOM = "room", "the pool has less room than was planned"
+    BUDGET = "budget", "the budget of its sweep leaves less than a session needs"
+    TIME = "time", "less than half of the planned session was left"
+    CLEANING = "cleaning", "old checkpoints of it are being deleted", True
+    REQUEST = "request", "a secret or the artifact store failed when the launch was prepared"

@@ -7,8 +7,9 @@ replaced it. Which version is promoted is not a state: the newest promotion deci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from jobs.payload.bounds import digits
 from scheduler.core.job import IllegalArrow
@@ -49,3 +50,139 @@ def split_version(name: str) -> tuple[str, int] | None:
     model, at, number = name.rpartition("@")
     plain = digits(number, 10**9 - 1)
     return (model, plain) if at and model and plain else None
+
+
+# Deployment: the versions that are due at deployment targets now, and why others wait. Pure: rows in, decisions out.
+#
+# The promoted version of a model is deployed to every automatic target, one version per target at a time. Where a
+# target names a first model, the other models follow after its newest version has served for ``watch_seconds``. After a
+# rollback no version of the model is deployed automatically until a person resumes it.
+_ALL = "*"
+DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One version on its way to a target, there, or there no more; ``served_at`` is when its health was proven."""
+
+    id: int
+    model: str
+    number: int
+    target: str
+    state: DeploymentState
+    by: str
+    why: str
+    evidence: Mapping[str, Any]
+    intended_at: int
+    served_at: int | None
+    ended_at: int | None
+
+    @property
+    def version(self) -> str:
+        """What is deployed: ``ufm@3``."""
+        return version_name(self.model, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRule:
+    """The settings of a target that decide when a version is deployed to it."""
+
+    name: str
+    models: tuple[str, ...] = (_ALL,)
+    automatic: bool = False
+    first: str = ""
+    watch_seconds: int = 3_600
+
+    def serves(self, model: str) -> bool:
+        """Return whether the target serves ``model``."""
+        return model in self.models or _ALL in self.models
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A version is to be deployed to a target now."""
+
+    model: str
+    number: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A version waits for its deployment; ``paused``: until a person resumes the model."""
+
+    model: str
+    number: int
+    target: str
+    why: str
+    paused: bool = False
+
+
+def decide(
+    rules: Sequence[DeploymentRule],
+    in_force: Mapping[str, int],
+    rows: Sequence[Deployment],
+    resumed: Mapping[str, int],
+    now: int,
+) -> list[Due | Waits]:
+    """Return what is due or waits, by target. By model: ``in_force`` promoted numbers, ``resumed`` newest instants."""
+    return [decision for rule in rules if rule.automatic for decision in _at(rule, in_force, rows, resumed, now)]
+
+
+def paused_by(
+    rows: Sequence[Deployment], model: str, target: str, number: int, resumed_at: int | None
+) -> Deployment | None:
+    """Return the deployment whose end blocks an automatic deployment of a version to a target, None if there is none.
+
+    ``rows`` are oldest first. A rollback at any target pauses the model at all targets. A failed version is not tried
+    again at the same target. A version that served at the target since then ends the pause.
+    """
+    ours = [row for row in rows if row.model == model]
+    for place, row in reversed(list(enumerate(ours))):
+        if row.ended_at is None or row.state not in {"returned", "failed"}:
+            continue
+        same_version = row.target == target and row.number == number
+        served_since = any(later.target == row.target and later.served_at is not None for later in ours[place + 1 :])
+        asleep = resumed_at is None or resumed_at < row.ended_at
+        if asleep and not served_since and (row.state == "returned" or same_version):
+            return row
+    return None
+
+
+def _at(
+    rule: DeploymentRule, in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
+) -> Iterator[Due | Waits]:
+    local_rows = [row for row in rows if row.target == rule.name]
+    serving = {row.model: row for row in local_rows if row.state == "serving"}
+    under_way = {row.model: row for row in local_rows if row.state == "intended"}
+    busy = next((f"{row.model}@{row.number}" for row in under_way.values()), "")
+    for model in sorted(filter(rule.serves, in_force), key=lambda one: (one != rule.first, one)):
+        number = in_force[model]
+        now_there = serving.get(model)
+        if model in under_way or (now_there is not None and now_there.number == number):
+            continue
+        cause = paused_by(rows, model, rule.name, number, resumed.get(model))
+        if cause is not None:
+            why = f"{cause.model}@{cause.number} was {cause.state} at {cause.target}: {cause.why}"
+            yield Waits(model, number, rule.name, why, paused=True)
+        elif why := _staged(rule, model, in_force, serving, now):
+            yield Waits(model, number, rule.name, why)
+        elif busy:
+            yield Waits(model, number, rule.name, f"{model}@{number} waits for {busy}, which is on its way")
+        else:
+            busy = f"{model}@{number}"
+            yield Due(model, number, rule.name)
+
+
+def _staged(
+    rule: DeploymentRule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Deployment], now: int
+) -> str:
+    """Return why a model waits for the target's first model; empty if it does not wait."""
+    first = rule.first
+    if not first or model == first or first not in in_force:
+        return ""
+    ahead = serving.get(first)
+    if ahead is None or ahead.number != in_force[first]:
+        return f"{first}@{in_force[first]} goes first"
+    remaining = (ahead.served_at or now) + rule.watch_seconds - now
+    return f"{first}@{ahead.number} goes first and is watched for {remaining} s more" if remaining > 0 else ""

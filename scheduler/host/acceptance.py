@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from config.layers import shipped
-from jobs.code.pack import pack
 from jobs.payload.store.manifest import blob_key, parse_manifest
 from jobs.payload.store.tree import code_prefix
 from jobs.payload.whole_file import write_whole
@@ -51,7 +49,7 @@ from scheduler.clock import real_now, stopwatch
 from scheduler.host.doctor import examine
 from scheduler.report.document import ReportDocument, ReportSection
 from scheduler.report.renderings import markdown_of
-from scheduler.service.requests.code import send
+from scheduler.service.requests.stored import keep_code
 from scheduler.store.lease import FileLock
 
 _T = TypeVar("_T")
@@ -181,12 +179,8 @@ class Bench:
         """Return what the session is to do: the script of acceptance.toml in its own folder, with an input."""
         store, clock, run, lane = self.base.artifacts, self.base.clock, f"runs/{self.key}", _DATA["lane"]
         store.put(f"{lane['data']}/input.txt", b"input\n")
-        with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
-            plain = Path(folder) / "plain"
-            with plain.open("wb") as sink:
-                packed, listing = pack(Code(str(shipped("own_folder"))), sink)
-            send(store, packed.digest, plain, listing)
-        code, lasts = code_prefix(packed.digest), round(clock.wall_seconds(trial.seconds)) + _SLACK_SECONDS
+        code = code_prefix(keep_code(None, store, Code(str(shipped("own_folder"))), 0).digest)
+        lasts = round(clock.wall_seconds(trial.seconds)) + _SLACK_SECONDS
         reads = [f"{run}/stop", f"{run}/lane-0/heartbeat.json", f"{run}/lane-0/result.json"]
         if trial.restore:
             parts = parse_manifest(trial.restore, store.read(trial.restore)).components

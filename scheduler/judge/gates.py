@@ -310,7 +310,8 @@ def judge(
     if in_force is not None and (why := _incomparable(scores, in_force)):
         return Judgement("error", "", why, ())
     findings = [_finding(gate, scores, in_force) for gate in gates]
-    guards = [place for place, finding in enumerate(findings) if _is_guard(finding)]
+    asked = [place for place, one in enumerate(findings) if one.outcome not in ("error", "not_asked")]
+    guards = [place for place in asked if findings[place].gate.kind == "no_harm"]
     for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
         findings[place] = finding
     findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
@@ -387,10 +388,6 @@ def _incomparable(scores: Scores, in_force: Scores) -> str:
     if scores.scorer != in_force.scorer:
         return "the promoted version was scored by another scorer; evaluate it again by this one"
     return ""
-
-
-def _is_guard(finding: Finding) -> bool:
-    return finding.gate.kind == "no_harm" and finding.outcome not in ("error", "not_asked")
 
 
 def _all(findings: Sequence[Finding]) -> str:

@@ -175,7 +175,7 @@ def write_rule_messages(ports: Ports, rules: Sequence[NotificationRule], now: in
     with ports.database.read() as tx:
         planned = due.next_due(tx)
         read = read_up_to(tx, planned, RULES)
-        unread = events.after(tx, read, _READ_AT_ONCE) if rules else []
+        unread = events.tail(tx, read, _READ_AT_ONCE) if rules else []
         names = {event.id: _names(tx, event) for event in unread}
     if not rules:
         if RULES in planned or _READ.format(RULES) in planned:  # events before the first rule are not sent

@@ -27,7 +27,7 @@ from scheduler import clock
 from scheduler.app import App, load_app
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
-from scheduler.rehearsal import slurm_pool, stand_ins
+from scheduler.rehearsal import stand_ins
 from scheduler.rehearsal.folder import Rehearsal, settings_for, write_settings
 from scheduler.report.week import Week, to_json, week_of
 from scheduler.store import jobs, ledger, runs
@@ -174,7 +174,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     write_settings(rehearsal, document)
     app = open_app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    open_database(app.database_url, create=True).close()
+    open_database(app.settings.database_url, create=True).close()
     if any(spec.mixture for spec in app.catalogue.jobs):
         _say("building the corpus ...")
         corpus = app.training_data.build("rehearse", lambda _how_far: None)
@@ -287,7 +287,7 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
     try:
-        disagreements = slurm_pool.disagreements(rehearsal, app)
+        disagreements = stand_ins.disagreements(rehearsal, app)
     except PlatformError as error:
         raise Refusal(
             "Slurm's accounting cannot be read", error.why, f"Go on with: {_resume_command(rehearsal)}"

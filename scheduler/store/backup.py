@@ -1,7 +1,9 @@
-"""Backup while others write, and restore that checks before it replaces."""
+"""Backup while others write, restore that checks before it replaces, and the move to another database."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -10,12 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, func, insert, select, text
 
 from config.secret import is_secret
 from jobs.payload.store.manifest import sync
 from scheduler.clock import pause
 from scheduler.store.due import RESTORED
-from scheduler.store.engine import Database
+from scheduler.store.engine import Database, open_database, upgrade
 from scheduler.store.errors import (
     DatabaseBusy,
     DatabaseCorrupt,
@@ -23,7 +28,9 @@ from scheduler.store.errors import (
     newer_database,
     translated,
 )
-from scheduler.store.schema import REVISIONS
+from scheduler.store.lease import current
+from scheduler.store.schema import REVISIONS, metadata
+from scheduler.store.verify import verify
 
 # So often is looked whether the old database is still used: a process that was killed holds its files for a moment.
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 20, 0.1
@@ -41,21 +48,14 @@ def backup(db: Database, target: Path) -> None:
 
     SQLite: a database file that stands alone. PostgreSQL: the custom format of ``pg_dump``. Raises StoreFailure.
     """
-    partial = target.with_name(f".{target.name}.partial")
-    with _failures_told(target):
-        partial.unlink(missing_ok=True)
-        try:
-            partial.touch(mode=0o600, exist_ok=False)
-            if db.path is None:
-                _dump(db, partial)
-            else:
-                with closing(_open(db.path, "ro")) as source, closing(sqlite3.connect(partial)) as copy:
-                    source.backup(copy)
-                    _make_single_file(copy)
-                _check(partial)
-            _put(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+    with _whole(target) as partial:
+        if db.path is None:
+            _dump(db, partial)
+        else:
+            with closing(_open(db.path, "ro")) as source, closing(sqlite3.connect(partial)) as copy:
+                source.backup(copy)
+                _make_single_file(copy)
+            _check(partial)
 
 
 def restore(source: Path, target: Path) -> None:
@@ -75,18 +75,27 @@ def restore(source: Path, target: Path) -> None:
                 remedy = "Give another file; the database is unchanged"
                 raise DatabaseCorrupt("not restored", str(source), why, remedy) from None
             raise
+    with _whole(target) as partial:
+        shutil.copyfile(source, partial)
+        _check(partial)
+        # The next daemon finds what was launched after the backup was made, before it launches anything itself.
+        with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+            connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
+        _retire(target)
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Yield a file that only we read and that takes the place of ``target`` when the body is through."""
     partial = target.with_name(f".{target.name}.partial")
     with _failures_told(target):
+        partial.unlink(missing_ok=True)
         try:
-            partial.unlink(missing_ok=True)
             partial.touch(mode=0o600, exist_ok=False)
-            shutil.copyfile(source, partial)
-            _check(partial)
-            # The next daemon finds what was launched after the backup was made, before it launches anything itself.
-            with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
-            _retire(target)
-            _put(partial, target)
+            yield partial
+            sync(partial)
+            partial.replace(target)
+            sync(target.parent)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -142,25 +151,19 @@ def _fold(target: Path) -> sqlite3.DatabaseError | None:
     return None
 
 
-def _put(partial: Path, target: Path) -> None:
-    sync(partial)
-    partial.replace(target)
-    sync(target.parent)
-
-
 def _dump(db: Database, target: Path) -> None:
     program = shutil.which("pg_dump")
     if program is None:
         raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
     # Secrets go by the environment and a file of our own: arguments of a process are everybody's to read.
     hidden = {name for name in db.url.query if is_secret(name)}
-    variables = {name: text if isinstance(text := db.url.query[name], str) else text[-1] for name in hidden}
+    variables = {name: word if isinstance(word := db.url.query[name], str) else word[-1] for name in hidden}
     if db.url.password is not None:
         variables["password"] = str(db.url.password)
     url = db.url.set(drivername="postgresql", password=None).difference_update_query(hidden)
     environ = {**os.environ, "PGPASSWORD": variables["password"]} if "password" in variables else {**os.environ}
     with tempfile.TemporaryDirectory(prefix="uff-dump-") as folder:
-        rest = [f"{name}={text}" for name, text in sorted(variables.items()) if name != "password"]
+        rest = [f"{name}={word}" for name, word in sorted(variables.items()) if name != "password"]
         if rest and "service" not in url.query:
             (service := Path(folder) / "service").write_text("\n".join(["[uff]", *rest, ""]), encoding="utf-8")
             url = url.update_query_dict({"service": "uff"})
@@ -184,3 +187,84 @@ def _failures_told(path: Path) -> Iterator[None]:
         raise failure from error
     except OSError as error:
         raise BackupFailed(str(path), error.strerror or str(error), "Check the folder and its disk") from error
+
+
+# Move: everything a database knows into an empty one, on another server if wanted, proven equal before it counts.
+_BATCH_ROWS = 1_000
+_APPEND_ONLY = {"ledger", "events", "verdicts"}
+_NEXT_ID = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)")
+
+
+def move(source: Database, url: str) -> dict[str, int]:
+    """Copy all rows of ``source`` into the database at ``url``, making it; return the rows of each table.
+
+    One transaction on either side, and nothing is left in the new database when anything fails. Raises StoreFailure:
+    a daemon that holds the lease, a database that is not empty, or one that differs afterwards.
+    """
+    with source.read() as tx:
+        holder = current(tx)
+    if holder is not None:
+        remedy = "Stop the daemon first: what it does meanwhile would be lost"
+        raise StoreFailure("not copied", source.where, f"{holder.holder} may still write to it", remedy)
+    upgrade(url)
+    target = open_database(url)
+    try:
+        # Nothing is written to the original, but no other process may write to it meanwhile.
+        with source.write() as old, target.write() as new:
+            for name in ("jobs", "runs", "events", "ledger"):
+                if new.execute(select(func.count()).select_from(metadata.tables[name])).scalar():
+                    why = f"its table {name} has rows"
+                    raise StoreFailure("not copied", target.where, why, "Give a database that is new or empty")
+            copied = {table.name: _copy(old, new, table) for table in metadata.sorted_tables}
+            for table in metadata.sorted_tables:
+                if _digest(old, table) != _digest(new, table):
+                    raise DatabaseCorrupt(
+                        "not copied", target.where, f"its table {table.name} differs from the original", "Try again"
+                    )
+        problems = verify(target)
+    finally:
+        target.close()
+    if problems:
+        raise DatabaseCorrupt(
+            "copied, but not in order", target.where, "; ".join(problems[:3]), "Check the original: schedctl db verify"
+        )
+    return copied
+
+
+def _copy(old: Connection, new: Connection, table: Table) -> int:
+    if table.name not in _APPEND_ONLY:  # which are empty; what a migration put into others gives way
+        new.execute(delete(table))
+    copied = 0
+    for rows in _batches(old, table):
+        new.execute(insert(table), rows)
+        copied += len(rows)
+    key = table.c.get("id")
+    if copied and key is not None and new.dialect.name == "postgresql" and key.autoincrement is not False:
+        # Its own counter knows nothing of rows that came with their numbers.
+        highest = new.execute(select(func.max(key))).scalar()
+        new.execute(_NEXT_ID, {"name": table.name, "highest": highest})
+    return copied
+
+
+def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
+    """Yield all rows as mappings, in the order of the primary key."""
+    ordered = select(table).order_by(*table.primary_key.columns)
+    names = [column.key for column in table.columns]
+    offset = 0
+    while True:
+        rows = tx.execute(ordered.limit(_BATCH_ROWS).offset(offset)).all()
+        if not rows:
+            return
+        yield [dict(zip(names, row, strict=True)) for row in rows]
+        offset += len(rows)
+
+
+def _digest(tx: Connection, table: Table) -> tuple[int, str]:
+    """Return how many rows a table has, and a digest that does not depend on their order."""
+    total, count = 0, 0
+    for rows in _batches(tx, table):
+        for row in rows:
+            line = json.dumps(list(row.values()), default=str).encode()
+            total ^= int.from_bytes(hashlib.sha256(line).digest())
+            count += 1
+    return count, f"{total:064x}"

@@ -7,11 +7,11 @@ database holds that one version of a model is on its way to a target at a time, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from scheduler.core.deployment import Deployment, DeploymentState
+from scheduler.core.version import Deployment, DeploymentState
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.schema import deployments
@@ -50,16 +50,16 @@ def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[st
     return _move(tx, deployment, "serving", now, deployment.why, evidence)
 
 
-def fail(tx: Connection, deployment: Deployment, now: int, why: str) -> Deployment:
-    """Note that an intended version does not serve; what served before still does. Raises Stale."""
-    return _move(tx, deployment, "failed", now, why, _NOTHING)
-
-
-def give_back(
-    tx: Connection, deployment: Deployment, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
+def end(
+    tx: Connection,
+    deployment: Deployment,
+    state: Literal["failed", "returned"],
+    now: int,
+    why: str,
+    evidence: Mapping[str, Any] = _NOTHING,
 ) -> Deployment:
-    """Note that a version was taken back: one that served, or an intended one that was there already. Raises Stale."""
-    return _move(tx, deployment, "returned", now, why, evidence)
+    """Note that an intended version does not serve, or that one was taken back that did or may have. Raises Stale."""
+    return _move(tx, deployment, state, now, why, evidence)
 
 
 def get(tx: Connection, number: int) -> Deployment:

@@ -27,8 +27,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, NoSuc
 
 from config.database_address import shown_address
 from jobs.spec import ROLES
-from scheduler.core.closure import Cause
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.reasons import Cause
 from scheduler.core.run import Outcome
 from scheduler.core.version import VERSION_STATES
 from scheduler.store import checkpoints, codec, plan_json
@@ -50,7 +50,7 @@ _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 """What stumbles over a value that the program never writes. The last one: a row is missing, or there twice."""
 
 _AT_ONCE = nullcontext()
-_PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
+_PLAIN = {"builtins", "json.decoder", "scheduler.store.schema"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 
@@ -208,12 +208,8 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
     All or nothing: it is one transaction. Raises StoreFailure.
     """
-    from alembic import command  # before the transaction: on some machines that takes seconds
-    from alembic.config import Config
+    from scheduler.store.migrations import migrate  # before the transaction: on some machines that takes seconds
 
-    config = Config()
-    folder = str(Path(__file__).with_name("migrations"))
-    config.set_main_option("script_location", folder.replace("%", "%%"))
     database = Database(url)
     if database.path is not None:
         _make_folder(database.path.parent)
@@ -227,8 +223,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
             if version not in {None, *REVISIONS}:
                 _check_revision(database.where, version)
             if version != REVISIONS[-1]:
-                config.attributes["connection"] = tx
-                command.upgrade(config, "head")
+                migrate(tx, version)
     finally:
         database.close()
     return version, REVISIONS[-1]

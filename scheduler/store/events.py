@@ -73,26 +73,12 @@ def kinds_after(tx: Connection, after_id: int, limit: int = 200) -> list[tuple[i
 
 def tail(
     tx: Connection,
-    after_id: int = 0,
+    after_id: int | None = None,
     limit: int = 200,
     kinds: Collection[str] | None = None,
     subject: str | None = None,
 ) -> list[Event]:
-    """Return up to ``limit`` events, oldest first: those after ``after_id``, or the newest when it is 0."""
-    return _matching(tx, after_id or None, limit, kinds, subject)
-
-
-def after(
-    tx: Connection, position: int, limit: int = 200, kinds: Collection[str] | None = None, subject: str | None = None
-) -> list[Event]:
-    """Return up to ``limit`` events after the one with the id ``position``, oldest first; after 0 come the oldest."""
-    return _matching(tx, position, limit, kinds, subject)
-
-
-def _matching(
-    tx: Connection, after_id: int | None, limit: int, kinds: Collection[str] | None, subject: str | None
-) -> list[Event]:
-    """Return events after an id, or the newest for None, oldest first."""
+    """Return up to ``limit`` events, oldest first: those after ``after_id`` (0: from the first), or the newest."""
     query = _tail(None if kinds is None else frozenset(kinds), subject is not None, after_id is not None)
     where: dict[str, Any] = {"limit": limit}
     if subject is not None:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from scheduler.core.closure import Cause
 from scheduler.core.quota import ObservedLimit
+from scheduler.core.reasons import Cause
 from scheduler.store import codec, events
 from scheduler.store.schema import closures as closures_table
 from scheduler.store.schema import limits

@@ -59,7 +59,6 @@ _ESTIMATED = tuple(field.name for field in fields(Estimate))
 _MEASURED = (*_ESTIMATED, "at")
 _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
 _ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
-_OF_JOB = _ALL.where(rates.c.job == bindparam("job"))
 _OF_JOBS = _ALL.where(rates.c.job.in_(bindparam("jobs", expanding=True)))
 
 
@@ -70,7 +69,7 @@ def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
 
 def of_job(tx: Connection, job: str) -> list[RateRecord]:
     """Return what was measured of one job, by pool."""
-    return [_believed(row) for row in tx.execute(_OF_JOB, {"job": job})]
+    return of_jobs(tx, [job]).get(job, [])
 
 
 def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:

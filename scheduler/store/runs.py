@@ -114,12 +114,7 @@ def live(tx: Connection) -> list[Run]:
 
 def recent(tx: Connection, limit: int = 50, pool: str | None = None, job: str | None = None) -> list[Run]:
     """Return the newest ``limit`` runs, newest first, of one pool or with a lane of one job if asked."""
-    keys = _KEYS.limit(limit)
-    if pool is not None:
-        keys = keys.where(runs.c.pool == pool)
-    if job is not None:
-        keys = keys.where(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
-    return _runs(tx.execute(_NEWEST_FIRST.where(runs.c.key.in_(keys))))
+    return page(tx, limit, 0, pool, job)[0]
 
 
 def page(

@@ -306,7 +306,7 @@ def events_list(
 ) -> shapes.Events:
     """What happened after an event, oldest first."""
     with source.read() as tx:
-        listed = events.after(tx, after, limit, kinds, subject)
+        listed = events.tail(tx, after, limit, kinds, subject)
         newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
     # Fewer events than the limit: all matching events up to the newest were returned.
     position = listed[-1].id if len(listed) == limit else max(newest, after)

@@ -84,7 +84,7 @@ class Source:
         event_id, alarms = self._alarms
         newest = events.newest_id(tx)
         while event_id < newest:
-            fresh = events.tail(tx, event_id, _ALARMS_MAX, ALARMS)
+            fresh = events.tail(tx, event_id or None, _ALARMS_MAX, ALARMS)
             alarms = (*alarms, *fresh)[-_ALARMS_MAX:]
             event_id = newest if len(fresh) < _ALARMS_MAX else fresh[-1].id
         self._alarms = event_id, alarms

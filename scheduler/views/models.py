@@ -9,9 +9,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import split_key
-from scheduler.core.deployment import Deployment
 from scheduler.core.ledger import fold
-from scheduler.core.version import VersionState
+from scheduler.core.version import Deployment, VersionState
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
 from scheduler.store.evaluations import EvaluationJob, Overrule, StoredVerdict
 from scheduler.store.versions import Promotion, Version

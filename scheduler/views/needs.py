@@ -12,10 +12,9 @@ from sqlalchemy import Connection
 
 from jobs.nouns.window import DAY, HOUR
 from jobs.size import counted
-from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.plan import Plan
-from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
+from scheduler.core.reasons import BadDefinition, Cause, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
 from scheduler.report.forecast import forecast

@@ -129,7 +129,7 @@ def _all_seen(stage: Stage, recorder: Recorder) -> None:
     until(lambda: (recorder.seen() or [0])[-1] >= newest, f"event {newest}")
     seen = recorder.seen()
     with database.read() as tx:
-        written = [event.id for event in events.after(tx, 0, 1_000_000) if event.id <= seen[-1]]
+        written = [event.id for event in events.tail(tx, 0, 1_000_000) if event.id <= seen[-1]]
     database.close()
     assert seen == written
 

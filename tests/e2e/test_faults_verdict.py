@@ -18,7 +18,7 @@ import pytest
 from jobs.spec import Evaluation, Input, JobSpec, QualityGate
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.clock import real_now
-from scheduler.service.requests import inputs
+from scheduler.service.requests.stored import take_input
 from scheduler.store import evaluations, events, jobs, versions
 from scheduler.store.engine import Database, open_database
 from scheduler.store.verify import verify
@@ -91,7 +91,7 @@ class House:
         store = DirectoryStore(home / "state" / "artifacts")
         wanted = Evaluation(
             ("{python}", "-c", SCORE),
-            inputs.take(self.database, store, Input("set", str(items)), NOW, print),
+            take_input(self.database, store, Input("set", str(items)), NOW, print),
             votes=str(self.votes),
         )
         spec = JobSpec(

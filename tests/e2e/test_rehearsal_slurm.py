@@ -13,7 +13,7 @@ from config.layers import shipped
 from scheduler.core.ledger import fold
 from scheduler.rehearsal.folder import reopen
 from scheduler.rehearsal.run import open_app
-from scheduler.rehearsal.slurm_pool import disagreements
+from scheduler.rehearsal.stand_ins import disagreements
 from scheduler.store import ledger
 from tests.lab.crashes.processes import working_for
 from tests.lab.patience import slowness

@@ -44,7 +44,7 @@ def bench_of(folder: Path, platform: str, options: dict[str, str], *, scale: flo
     file.write_text(SETTINGS.format(folder=folder, platform=platform, options=words, store=store, **clock))
     app = load_app(file, {})
     (app.settings.state_dir / JOB / "here").mkdir(parents=True)
-    open_database(app.database_url, create=True).close()
+    open_database(app.settings.database_url, create=True).close()
     return Bench(app, "here", (7_200, 1_000_000), print)
 
 

@@ -12,8 +12,7 @@ from jobs.spec import JobSpec
 from scheduler.core.job import Queued
 from scheduler.core.reasons import DoesNotFit
 from scheduler.core.throughput import PRIOR_SIGMA
-from scheduler.service.facts.advised import ALIKE_SIGMA, ELSEWHERE_SIGMA, card_of, seen_of_runs
-from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.overheads import ALIKE_SIGMA, ELSEWHERE_SIGMA, Overheads, card_of, seen_of_runs
 from scheduler.service.facts.snapshot import job_view, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests.questions import obstacles
 from scheduler.store import jobs, rates

@@ -26,8 +26,9 @@ from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
-from scheduler.service.requests import code, queue
-from scheduler.service.upkeep.retention import retain_trees
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import default_code, keep_code, pull_code
+from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store import checkpoints, events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
@@ -99,8 +100,8 @@ def database_with(database: Database) -> Callable[[Code | None], Database]:
 
 def test_an_unchanged_folder_is_sent_once(database: Database, store: DirectoryStore, folder: Path) -> None:
     first, second = Counting(store), Counting(store)
-    one = code.keep(database, first, Code(str(folder)), NOW + DAY)
-    two = code.keep(database, second, Code(str(folder)), NOW + DAY)
+    one = keep_code(database, first, Code(str(folder)), NOW + DAY)
+    two = keep_code(database, second, Code(str(folder)), NOW + DAY)
     assert one == two
     assert (first.bytes > 0, second.bytes) == (True, 0)
     assert sorted(store.keys("code/")) == [f"code/{one.digest}/{name}" for name in (CONTENT, LISTING)]
@@ -112,9 +113,9 @@ def test_a_killed_upload_leaves_nothing_that_is_believed(
 ) -> None:
     """The listing comes last, and what was sent before is not sent again."""
     with pytest.raises(StoreUnreachable):
-        code.keep(database, Counting(store, dies_at), Code(str(folder)), NOW + DAY)
+        keep_code(database, Counting(store, dies_at), Code(str(folder)), NOW + DAY)
     assert not [key for key in store.keys("code/") if key.endswith(LISTING)]
-    found = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    found = keep_code(database, store, Code(str(folder)), NOW + DAY)
     listing = store.read(f"{code_prefix(found.digest)}/{LISTING}")
     assert hashlib.sha256(listing).hexdigest() == found.digest
 
@@ -122,12 +123,12 @@ def test_a_killed_upload_leaves_nothing_that_is_believed(
 def test_a_job_keeps_its_code_through_the_database_and_changes_it_by_an_event(
     database_with: Callable[[Code], Database], store: DirectoryStore, folder: Path, database: Database
 ) -> None:
-    first = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    first = keep_code(database, store, Code(str(folder)), NOW + DAY)
     database_with(first)
     with database.read() as tx:
         assert job_rows.get(tx, "ufm").spec.code == first
     (folder / "helper.py").write_text("WORD = 'second'\n")
-    second = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    second = keep_code(database, store, Code(str(folder)), NOW + DAY)
     assert second.digest != first.digest
     queue.change(database, "ufm", NOW, "ann", code=second)
     with database.read() as tx:
@@ -147,17 +148,17 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
 ) -> None:
     ports = make_ports()
     store = ports.artifacts
-    first = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    first = keep_code(database, store, Code(str(folder)), NOW + DAY)
     database_with(first)
     (folder / "helper.py").write_text("WORD = 'second'\n")
-    second = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    second = keep_code(database, store, Code(str(folder)), NOW + DAY)
 
     def there() -> set[str]:
         return {key.split("/")[1] for key in store.keys("code/")}
 
     retain_trees(ports, NOW + 2 * DAY)
     assert there() == {first.digest}, "nobody came to need the second"
-    code.keep(database, store, Code(str(folder)), NOW + 3 * DAY)
+    keep_code(database, store, Code(str(folder)), NOW + 3 * DAY)
     lock = "b" * 64
     store.create(f"lock/{lock}/lock.json", b"{}")
     run = run_of(first.digest, 1)
@@ -204,29 +205,29 @@ def test_what_is_being_deleted_cannot_come_to_be_needed_and_is_deleted_after_a_c
             return DirectoryStore.delete(self._inner, key)
 
     ports = make_ports()
-    found = code.keep(database, ports.artifacts, Code(str(folder)), NOW)
+    found = keep_code(database, ports.artifacts, Code(str(folder)), NOW)
     retain_trees(replace(ports, artifacts=Failing(ports.artifacts)), NOW + 1)  # type: ignore[arg-type]
     with pytest.raises(Refused, match="Try again in a minute"):
-        code.keep(database, ports.artifacts, Code(str(folder)), NOW + DAY)
+        keep_code(database, ports.artifacts, Code(str(folder)), NOW + DAY)
     retain_trees(ports, NOW + 2)
     assert list(ports.artifacts.keys("code/")) == []
-    assert code.keep(database, ports.artifacts, Code(str(folder)), NOW + DAY) == found
+    assert keep_code(database, ports.artifacts, Code(str(folder)), NOW + DAY) == found
 
 
 def test_a_command_that_needs_the_folder_of_its_file_gets_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "job.toml"
-    assert code.default(("{python}", "train.py"), file) == Code(str(folder))
+    assert default_code(("{python}", "train.py"), file) == Code(str(folder))
     for command in (("{python}", "elsewhere.py"), ("{python}", "{payload}/trainers/charlm.py"), ("/bin/true",)):
-        assert code.default(command, file) is None
+        assert default_code(command, file) is None
     monkeypatch.chdir(folder)
-    assert code.default(("python", "train.py", "--fast"), None) == Code(str(folder))
+    assert default_code(("python", "train.py", "--fast"), None) == Code(str(folder))
 
 
 def test_a_session_runs_what_was_added_from_the_store_alone(
     tmp_path: Path, store: DirectoryStore, folder: Path, database_with: Callable[[Code], Database], database: Database
 ) -> None:
     """The folder changes and goes after the job was added; the second attempt starts from a fresh copy again."""
-    kept = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    kept = keep_code(database, store, Code(str(folder)), NOW + DAY)
     database_with(kept)
     (folder / "helper.py").write_text("WORD = 'changed'\n")
     folder.rename(tmp_path / "gone")
@@ -292,12 +293,12 @@ def session_of(kept: Code, key: str, attempt: int, clock: Any, store: DirectoryS
 def test_a_checkpoint_is_fetched_with_the_code_that_made_it(
     tmp_path: Path, store: DirectoryStore, folder: Path, database_with: Callable[[Code], Database], database: Database
 ) -> None:
-    kept = code.keep(database, store, Code(str(folder)), NOW + DAY)
+    kept = keep_code(database, store, Code(str(folder)), NOW + DAY)
     database_with(kept)
     with database.write() as tx:
         job_rows.note_launch(tx, "ufm", "kaggle")
         runs.insert(tx, run_of(kept.digest, 1), NOW)
     manifest = Manifest("ufm", 40, 1, "uff-ufm-0001", 0, None, NOW, 60, {}, ())
-    assert code.pull(database, store, manifest, tmp_path / "got-code") == kept.digest
+    assert pull_code(database, store, manifest, tmp_path / "got-code") == kept.digest
     assert (tmp_path / "got-code" / "train.py").read_text() == TRAINING
-    assert code.pull(database, store, replace(manifest, attempt=2), tmp_path / "other") is None
+    assert pull_code(database, store, replace(manifest, attempt=2), tmp_path / "other") is None

@@ -18,10 +18,10 @@ from jobs.spec import JobSpec, Mixture
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
+from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
 from scheduler.service.outside.ports import Ports
-from scheduler.service.requests import corpus, queue
-from scheduler.service.upkeep.retention import retain_trees
+from scheduler.service.requests import queue
+from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store import events, jobs, runs, trees
 from scheduler.store.engine import Database
 
@@ -73,7 +73,7 @@ def test_a_job_stays_on_the_version_of_its_first_session(world: SimpleNamespace)
     assert (world.root / prefix / "heldout.jsonl").read_bytes() == held_out
     assert data.prefix("ucm").startswith(f"corpus/{second}/")
     with world.database.read() as tx:
-        assert corpus.jobs_by_version(tx) == {first: ["ufm"], second: ["ucm"]}
+        assert queue.jobs_by_version(tx) == {first: ["ufm"], second: ["ucm"]}
         built = events.tail(tx, kinds=("corpus.built",))
     assert [(event.subject, event.by) for event in built] == [(first, "daemon"), (second, "ann")]
 
@@ -89,11 +89,11 @@ def test_a_new_version_is_taken_up_as_the_job_says(world: SimpleNamespace) -> No
     for job, version in (("ufm", new), ("ucm", old)):
         restart(world.database, job, None, NOW, "ann")
         assert data.prefix(job).startswith(f"corpus/{version}/"), job
-    record = corpus.take_up(world.database, "ucm", new, NOW, "ann", DAY)
+    record = queue.take_up(world.database, "ucm", new, NOW, "ann", DAY)
     assert record.spec.mixture == Mixture(corpus=new, renew="update")
     assert data.prefix("ucm").startswith(f"corpus/{new}/")
     with pytest.raises(Refusal, match=r"bare trains on no corpus\. Give it one first: schedctl queue edit bare"):
-        corpus.take_up(world.database, "bare", new, NOW, "ann", DAY)
+        queue.take_up(world.database, "bare", new, NOW, "ann", DAY)
 
 
 def test_another_definition_keeps_the_version_unless_it_names_one(world: SimpleNamespace) -> None:
@@ -173,7 +173,7 @@ def test_versions_that_nobody_needs_go_after_the_grace(
         if number == 0:
             data.prefix("ufm")
     _run(world, "ufm")
-    corpus.take_up(world.database, "ufm", versions[3], NOW, "ann", ports.policy.retention.grace_seconds)
+    queue.take_up(world.database, "ufm", versions[3], NOW, "ann", ports.policy.retention.grace_seconds)
     grace = ports.policy.retention.grace_seconds
     assert set(data.folder.versions()) == set(versions)
     retain_trees(ports, NOW)

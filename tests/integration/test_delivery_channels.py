@@ -447,7 +447,7 @@ def test_a_message_is_tried_for_five_days_and_48_times_at_least(database: Databa
 
     def given_up() -> int:
         with database.read() as tx:
-            return sum(event.kind == "letter.given_up" for event in events.after(tx, 0))
+            return sum(event.kind == "letter.given_up" for event in events.tail(tx, 0))
 
     put(database)
     put(database, "slack", NOW + 1)

@@ -13,11 +13,10 @@ import pytest
 from jobs.payload.store.manifest import blob_key
 from platforms.artifacts.base import StoreUnreachable
 from platforms.targets.base import DeployOutcome, TargetContext, TargetUnreachable, open_target
-from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
+from scheduler.core.version import DeploymentRule
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.deploy.deployer import Deployer
-from scheduler.service.deploy.look import Deployments, carry_out
+from scheduler.service.deploy.deployer import Deployer, Deployments, carry_out
 from scheduler.service.outside.ports import Ports, ServedAt
 from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, deployments, events

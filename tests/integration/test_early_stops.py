@@ -21,7 +21,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
-from scheduler.service.upkeep.retention import judge
+from scheduler.service.upkeep.housekeeping import judge
 from scheduler.store import checkpoints, events, jobs, runs
 from scheduler.views.weekly_report import facts_within
 from tests.lab.fake import FakeCloud, FakePlatform, Script

@@ -28,11 +28,11 @@ from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
-from scheduler.service.launch.launch_document import launch_document
-from scheduler.service.launch.packages import package_trees, with_packages
+from scheduler.service.launch.launch_document import launch_document, package_trees, with_packages
 from scheduler.service.outside.ports import Policy, Ports
-from scheduler.service.requests import environment, queue
-from scheduler.service.upkeep.retention import retain_trees
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import keep_lock
+from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
 from tests.lab.packages import digest_of, make_image, use_index, write_wheel
@@ -74,7 +74,7 @@ class World:
         """Lock a requirement file."""
         self.file.write_text(text)
         spec = self.spec(Requirements(str(self.file)))
-        found = environment.keep(self.database, self.store, spec, {"pool": self.pool}, NOW + DAY)
+        found = keep_lock(self.database, self.store, spec, {"pool": self.pool}, NOW + DAY)
         assert found is not None
         return found
 
@@ -196,10 +196,10 @@ def test_a_wheel_that_does_not_exist_for_a_pool_is_told_by_name(world: World) ->
     world.file.write_text("newish\n")
     spec = world.spec(Requirements(str(world.file)))
     with pytest.raises(RequirementsError, match=r"(?s)no wheels for old \(Python 3.9.*newish"):
-        environment.keep(world.database, world.store, spec, pools, NOW + DAY)
+        keep_lock(world.database, world.store, spec, pools, NOW + DAY)
     assert list(world.store.keys("lock/")) == []
     named = replace(spec, pools=("pool",))
-    found = environment.keep(world.database, world.store, named, pools, NOW + DAY)
+    found = keep_lock(world.database, world.store, named, pools, NOW + DAY)
     assert found is not None
     assert found.targets == (here().name,)
 

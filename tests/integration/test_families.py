@@ -30,7 +30,7 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
-from scheduler.service.upkeep.retention import judge
+from scheduler.service.upkeep.housekeeping import judge
 from scheduler.store import checkpoints, events, generations, jobs
 from scheduler.views.weekly_report import facts_within
 from tests.lab.clocks import starting_now

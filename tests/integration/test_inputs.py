@@ -33,9 +33,9 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports, no_account
-from scheduler.service.requests import inputs, queue
-from scheduler.service.requests.stored import stored
-from scheduler.service.upkeep.retention import retain_trees
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import change_inputs, folder_of, stored, take_input
+from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store import events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
@@ -215,8 +215,8 @@ def test_a_job_keeps_its_inputs_through_the_database_and_changes_them_by_an_even
     (folder / "a" / "words").write_text("other words")
     again = stored(Places(database, store), spec, NOW + DAY, print, spec)
     assert again == spec, "the same place is not taken anew"
-    taken = inputs.take(database, store, Input("tests", str(folder)), NOW + DAY, print)
-    record = inputs.change(database, "ufm", [taken], NOW, "ann")
+    taken = take_input(database, store, Input("tests", str(folder)), NOW + DAY, print)
+    record = change_inputs(database, "ufm", [taken], NOW, "ann")
     assert record.spec.inputs == (taken,)
     assert taken.digest != spec.inputs[0].digest
     with database.read() as tx:
@@ -376,7 +376,7 @@ def test_a_folder_of_a_bucket_is_fetched_when_the_job_is_added(
         client.put_object(Bucket=bucket, Key=key, Body=body)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    given = inputs.take(database, store, Input("tests", f"s3://{bucket}/tests"), NOW + DAY, print)
+    given = take_input(database, store, Input("tests", f"s3://{bucket}/tests"), NOW + DAY, print)
     target = store_folder(store) / "fetched"
     fetch_tree(DirectoryTransport(store_folder(store)), f"input/{given.digest}", target)
     assert {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()} == {
@@ -384,9 +384,9 @@ def test_a_folder_of_a_bucket_is_fetched_when_the_job_is_added(
         "b": b"",
     }
     with pytest.raises(TreeError, match="no objects below it"):
-        inputs.take(database, store, Input("tests", f"s3://{bucket}/none"), NOW + DAY, print)
+        take_input(database, store, Input("tests", f"s3://{bucket}/none"), NOW + DAY, print)
     with pytest.raises(StoreError, match="nowhere-at-all"):
-        inputs.take(database, store, Input("tests", "s3://nowhere-at-all/x"), NOW + DAY, print)
+        take_input(database, store, Input("tests", "s3://nowhere-at-all/x"), NOW + DAY, print)
 
 
 def store_folder(store: DirectoryStore) -> Path:
@@ -397,4 +397,4 @@ def test_a_link_to_a_file_is_scanned_for_secrets(tmp_path: Path) -> None:
     (tmp_path / "real.env").write_text(f"TOKEN=hf_{'aB3dE6' * 6}\n")
     (tmp_path / "link.env").symlink_to("real.env")
     with pytest.raises(SecretsFound, match=r"real\.env:1 \(Hugging Face token\)"):
-        inputs.folder_of(tmp_path / "scratch", str(tmp_path / "link.env"), print)
+        folder_of(tmp_path / "scratch", str(tmp_path / "link.env"), print)

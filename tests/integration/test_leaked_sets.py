@@ -17,7 +17,7 @@ from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.read.sources import parse_source
 from jobs.spec import JobSpec, Mixture
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.leaks import lineage
+from scheduler.service.versions.item_sets import lineage
 from scheduler.store import evaluations, generations, jobs, versions
 from scheduler.store.engine import Database
 from scheduler.views.weekly_report import make_report, render, week_named
@@ -133,7 +133,7 @@ def test_each_corpus_that_a_job_had_before_counts(world: World, tmp_path: Path) 
 def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = corpus(tmp_path, "one", TEXTS[:2])
     begin(world, version, version)
-    monkeypatch.setattr("scheduler.service.versions.leaks.sys", SimpleNamespace(executable="/bin/false"))
+    monkeypatch.setattr("scheduler.service.versions.item_sets.sys", SimpleNamespace(executable="/bin/false"))
     world.judged("a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     (sentence,) = evidence(world)["leaks"]["sentences"]

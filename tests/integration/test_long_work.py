@@ -343,7 +343,7 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
 ) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     app = load_app(tmp_path / "config.toml", {})
-    upgrade(app.database_url)
+    upgrade(app.settings.database_url)
     hanging.on = True
     daemon = Daemon(app, structlog.get_logger(), manager=ServiceManager(""))
     daemon._calls._patience = 0.05

@@ -16,7 +16,7 @@ from platforms.artifacts.base import StoreError, StoreUnreachable, open_store
 from platforms.artifacts.directory import DirectoryStore
 from platforms.artifacts.s3 import store as bucket_store
 from platforms.artifacts.s3.store import PART_BYTES
-from scheduler.service.requests import inputs
+from scheduler.service.requests.stored import take_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ def take(
     def run(endpoint: str, bucket: str) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
         try:
-            inputs.take(database, store, Input("tests", f"s3://{bucket}/tests"), 2_000_000_000, print)
+            take_input(database, store, Input("tests", f"s3://{bucket}/tests"), 2_000_000_000, print)
         except (StoreError, TreeError):
             assert list(store.keys("")) == []
             raise

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly  # it copies the work tree and runs tests of its own
 
 
-def tried(repository: Path, *words: str, file: str = "scheduler/core/backoff.py") -> subprocess.CompletedProcess[str]:
+def tried(repository: Path, *words: str, file: str = "scheduler/core/blame.py") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(repository / "benchmarks/mutants.py"), file, *words]
     return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
 
@@ -28,7 +28,7 @@ def test_what_tests_notice_is_killed_and_what_none_reaches_is_listed(repository:
     assert [line.split(":")[0] for line in listed] == ["unreached (0 tests)"] * 3
     assert last.startswith("0 of 3 killed")
     assert "line " in listed[0]
-    assert "scheduler/core/backoff.py" in listed[0]
+    assert "scheduler/core/blame.py" in listed[0]
 
 
 def test_a_table_is_tried_with_tests_that_import_it_and_enter_nothing_of_its_file(repository: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.nouns.pool import Pool
 from platforms.base import Misconfigured, PlatformError, Unreachable
-from scheduler.core.closure import Cause
+from scheduler.core.reasons import Cause
 from scheduler.service.faults.places import SILENT_SECONDS, Places, let_in, refused_by
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books

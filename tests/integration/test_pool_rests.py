@@ -15,7 +15,7 @@ from jobs.nouns.quota import CalendarQuota
 from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, Observed, QuotaReading, Refused
-from scheduler.core.backoff import rest_seconds
+from scheduler.core.blame import rest_seconds
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.notify.rules import alert_message, alerts_in

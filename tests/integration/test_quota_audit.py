@@ -20,9 +20,9 @@ from platforms.base import (
     StopChannel,
     Unreachable,
 )
-from scheduler.core.closure import Cause
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.reasons import Cause
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping, Submitting
 from scheduler.service.quota.audit import audit, close_books, launchable, read_books, recheck, settled_seconds
 from scheduler.store import events, jobs, ledger, limits, runs

@@ -11,7 +11,7 @@ from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from platforms.targets.base import BadRelease
-from scheduler.service.deploy.release_files import probe_of_version, release_of
+from scheduler.service.deploy.deployer import probe_of_version, release_of
 from scheduler.store import checkpoints, evaluations, jobs
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version

@@ -17,8 +17,8 @@ from scheduler.core.retention import DAY, Retention
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.upkeep import housekeeping
-from scheduler.service.upkeep.retention import judge, retain, sweep_ended
-from scheduler.store import checkpoints, discards, events, jobs, outbox, runs
+from scheduler.service.upkeep.housekeeping import judge, retain, sweep_ended
+from scheduler.store import checkpoints, events, jobs, outbox, runs
 from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced
 from tests.lab.night import one_in
@@ -120,7 +120,7 @@ def test_nothing_goes_before_its_grace_and_components_go_last(ports: Ports, stor
     fill(ports, range(1, 6))
     retain(ports, NOW)
     with ports.database.read() as tx:
-        marked = {mark.key: mark for mark in discards.everything(tx)}
+        marked = {mark.key: mark for mark in checkpoints.marked(tx)}
     assert [int(key[-24:-12]) for key in marked] == [1, 2, 3]
     assert {mark.delete_at for mark in marked.values()} == {NOW + DAY}
     assert {mark.why for mark in marked.values()} == {"2 newer ones are good, and it is no milestone"}
@@ -132,7 +132,7 @@ def test_nothing_goes_before_its_grace_and_components_go_last(ports: Ports, stor
     retain(ports, NOW + 2 * DAY)
     assert blobs(store) == {4, 5, -1}
     with ports.database.read() as tx:
-        assert discards.everything(tx) == []
+        assert checkpoints.marked(tx) == []
         assert [one.state for one in checkpoints.everything(tx, "ufm")] == [*["good"] * 2, *["expired"] * 3]
         assert len(events.tail(tx, kinds=["checkpoint.expired"])) == 3
 
@@ -157,7 +157,7 @@ def test_a_pin_that_comes_in_the_last_moment_counts(
     retain(ports, NOW)
     with ports.write() as tx:
         checkpoints.pin(tx, manifest_key("ufm", 1, 1), True, NOW + 5, "ann")
-    monkeypatch.setattr("scheduler.service.upkeep.retention._mark", lambda *_: None)
+    monkeypatch.setattr("scheduler.service.upkeep.housekeeping._mark", lambda *_: None)
     for day in (1, 2, 3):
         retain(ports, NOW + day * DAY)
     assert (manifests(store), blobs(store)) == ([1, 4, 5], {1, 4, 5, -1})
@@ -267,7 +267,7 @@ def test_a_crash_at_any_point_loses_nothing_that_is_needed_and_the_next_pass_end
             retain(again, NOW + day * DAY)
         assert (manifests(store, job), blobs(store, job)) == ([4, 5], {4, 5, -1}), point
         with ports.database.read() as tx:
-            assert discards.everything(tx, job) == [], point
+            assert checkpoints.marked(tx, job) == [], point
 
 
 def _deal(ports: Ports, store: DirectoryStore, countdown: Countdown, monkeypatch: pytest.MonkeyPatch, job: str) -> None:

@@ -18,7 +18,7 @@ from jobs.payload.scorers.items import read_items
 from jobs.payload.trainers import charlm
 from jobs.scores import Scores, read_scores
 from jobs.spec import Evaluation, Input, JobSpec
-from scheduler.service.versions.making import scorer_digest
+from scheduler.service.versions.promotion import scorer_digest
 
 Score = Callable[..., tuple[subprocess.CompletedProcess[str], Scores | None]]
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap: no tested code is run")

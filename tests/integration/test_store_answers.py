@@ -9,16 +9,15 @@ from jobs.lane_report import LaneReport
 from jobs.payload.bounds import SPAN_MAX
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
-from scheduler.core.closure import Cause
 from scheduler.core.job import Cancelled, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Plan
+from scheduler.core.reasons import Cause
 from scheduler.core.run import Lane, Outcome, Reserved, Run, accept, end, submit
 from scheduler.store import (
     checkpoints,
     codec,
     counts,
-    discards,
     events,
     jobs,
     ledger,
@@ -202,7 +201,7 @@ def test_checkpoints_are_told_by_what_became_of_them_and_forgotten_when_their_fi
         assert checkpoints.keys(tx, ["ufm"]) == {gone, bad}
         assert checkpoints.get(tx, gone).manifest.trained_seconds == SPAN_MAX
         assert counts.checkpoints_by_state(tx) == {"expired": 3, "quarantined": 1}
-        discards.mark(tx, [discards.Discard(manifest_key("ucm", 10, 1), "ucm", "old", NOW, NOW)])
+        checkpoints.mark(tx, [checkpoints.Discard(manifest_key("ucm", 10, 1), "ucm", "old", NOW, NOW)])
         assert checkpoints.forget(tx, NOW + 10, 9) == 0
         assert checkpoints.forget(tx, NOW + 21, 1) == 1
         assert checkpoints.forget(tx, NOW + 21, 9) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.closure import Cause
+from scheduler.core.reasons import Cause
 from scheduler.store import conditions, events, limits
 from scheduler.store.engine import Database, open_database, upgrade
 from scheduler.store.verify import verify

@@ -7,11 +7,11 @@ import pytest
 from jobs.spec import JobSpec
 from scheduler.core.job import Held
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.store import backup as moving
 from scheduler.store import events, jobs, lease, ledger, outbox
-from scheduler.store import move as moving
+from scheduler.store.backup import move
 from scheduler.store.engine import Database, open_database
 from scheduler.store.errors import DatabaseCorrupt, StoreFailure
-from scheduler.store.move import move
 from scheduler.store.verify import verify
 
 NOW = 1_795_000_000

@@ -9,7 +9,7 @@ from jobs.corpus.build import build as corpus_build
 from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
+from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
 from scheduler.store import jobs
 from scheduler.store.engine import Database
 

@@ -25,7 +25,7 @@ from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.retention import DAY
 from scheduler.service.launch.inputs import put_tree
 from scheduler.service.outside.ports import Ports
-from scheduler.service.upkeep.retention import retain_trees
+from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store import trees
 from scheduler.store.engine import Database
 

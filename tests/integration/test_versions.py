@@ -16,10 +16,9 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch import pin_parent
 from scheduler.service.outside.ports import Ports
-from scheduler.service.upkeep.retention import judge
+from scheduler.service.upkeep.housekeeping import judge
 from scheduler.service.versions import look
-from scheduler.service.versions.force import overrule, promote, rollback
-from scheduler.service.versions.making import evaluate
+from scheduler.service.versions.promotion import evaluate, overrule, promote, rollback
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
@@ -159,8 +158,8 @@ FULL, ODD = OSError(28, "No space left on device"), ZeroDivisionError("nobody ex
 @pytest.mark.parametrize(
     ("place", "error"),
     [
-        ("scheduler.service.versions.item_set.set_for", FULL),
-        ("scheduler.service.versions.item_set.set_for", ODD),
+        ("scheduler.service.versions.item_sets.set_for", FULL),
+        ("scheduler.service.versions.item_sets.set_for", ODD),
         ("scheduler.service.versions.look.version_of", ODD),
         ("scheduler.service.versions.look.scores_of", FULL),
         ("scheduler.service.versions.look.scores_of", ODD),

@@ -21,7 +21,7 @@ from scheduler.core.snapshot import Rate
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.item_set import ITEMS, TEXT_CHARACTERS, set_for
+from scheduler.service.versions.item_sets import ITEMS, TEXT_CHARACTERS, set_for
 from scheduler.store import jobs, rates
 from scheduler.store.engine import Database
 from tests.lab.trained_model import NOW, World, make_world, passing

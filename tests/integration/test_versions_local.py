@@ -18,7 +18,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import Snapshot
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
-from scheduler.service.requests import inputs
+from scheduler.service.requests.stored import take_input
 from scheduler.store import evaluations, generations, jobs, versions
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
@@ -58,7 +58,7 @@ def test_a_model_is_trained_judged_and_put_in_force_and_the_next_one_refused(
 ) -> None:
     items = tmp_path / "held-out.jsonl"
     items.write_text("".join(json.dumps({"id": f"item-{number}"}) + "\n" for number in range(40)))
-    test_set = inputs.take(database, ports.artifacts, Input("set", str(items)), NOW, print)
+    test_set = take_input(database, ports.artifacts, Input("set", str(items)), NOW, print)
     command, start = ("{python}", "-c", TRAIN), StartFrom("ufm", "accepted")
     model = JobSpec(
         "ufm",

@@ -12,8 +12,8 @@ import pytest
 
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions import force, watching
-from scheduler.service.versions.force import overrule, promote
+from scheduler.service.versions import promotion, watching
+from scheduler.service.versions.promotion import overrule, promote
 from scheduler.store import events, versions
 from scheduler.store.engine import Database
 from scheduler.store.versions import Promotion
@@ -170,7 +170,7 @@ def test_a_person_who_was_faster_is_no_error(world: World, votes: Path, monkeypa
     def while_a_person_acts(*words: Any) -> Any:
         found = read(*words)
         with world.database.write() as tx:
-            force.rollback(tx, "ufm", "it lies", NOW, "mia")
+            promotion.rollback(tx, "ufm", "it lies", NOW, "mia")
         return found
 
     monkeypatch.setattr(watching, "read_watch", while_a_person_acts)

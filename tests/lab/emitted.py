@@ -189,6 +189,10 @@ def messages(repository: Path) -> dict[str, Written]:
             for name in sources.texts(call.args[2], scope):
                 names[name].fields |= _fields(call, scope) | {"why", "next"}
                 names[name].levels.add("warning")
+    for call, scope in sources.calls["gather_apart"]:
+        for name in sources.texts(call.args[2], scope):
+            names[name].fields |= {ast.literal_eval(call.args[5]), "why", "next"}
+            names[name].levels.add("warning")
     return {name: names[name] for name in sorted(names) if "." in name}
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from scheduler.core.version import OF_VERDICT
-from scheduler.service.versions import force
+from scheduler.service.versions import promotion
 from scheduler.store import deployments, evaluations, versions
 from scheduler.store.versions import Version
 
@@ -35,6 +35,6 @@ def fail_to_evaluate(tx: Any, version: Version, at: int) -> None:
 
 def roll_back_while_deployed(tx: Any, version: Version, at: int) -> None:
     """Accept a version, promote it, bring it to a target by hand, and take it back."""
-    promoted = force.promote(tx, accept(tx, version, at), "", at, "mia")
+    promoted = promotion.promote(tx, accept(tx, version, at), "", at, "mia")
     deployments.serve(tx, deployments.intend(tx, promoted, "griffith", at, "mia"), at)
-    force.rollback(tx, version.model, "it swears", at, "mia")
+    promotion.rollback(tx, version.model, "it swears", at, "mia")

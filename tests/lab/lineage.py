@@ -14,7 +14,7 @@ from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import JobSpec, StartFrom
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.faults.postponements import LaunchNews
+from scheduler.service.faults.places import LaunchNews
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside.ports import Policy
 from scheduler.store import checkpoints, generations, jobs

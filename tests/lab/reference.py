@@ -26,7 +26,7 @@ from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import CliCommand
 from scheduler.cli.shell.exits import MEANINGS
-from scheduler.core import precondition, reasons
+from scheduler.core import reasons
 from scheduler.core.run import CONSEQUENCES
 from tests.lab import emitted
 from tests.lab.samples import samples
@@ -226,7 +226,7 @@ def _shared_rows() -> Iterator[str]:
 
 def _precondition_rows() -> Iterator[str]:
     yield from ("| precondition | meaning |", "|---|---|")
-    yield from (f"| `{one}` | {one.words} |" for one in precondition.Precondition)
+    yield from (f"| `{one}` | {one.words} |" for one in reasons.Precondition)
 
 
 def _need_rows() -> Iterator[str]:

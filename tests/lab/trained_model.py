@@ -14,7 +14,7 @@ from jobs.spec import Evaluation, Input, JobSpec, QualityGate
 from scheduler.core.job import Done, Failed
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.requests import inputs
+from scheduler.service.requests.stored import take_input
 from scheduler.store import checkpoints, evaluations, jobs, versions
 from tests.lab.fake import FakeCloud, FakePlatform
 
@@ -154,7 +154,7 @@ def make_world(
         plan=lambda snapshot, _: Plan(snapshot.now, (), ()),
         bundle=str(folder),
     )
-    test_set = inputs.take(database, ports.artifacts, Input("set", str(items)), NOW, print)
+    test_set = take_input(database, ports.artifacts, Input("set", str(items)), NOW, print)
     wanted = Evaluation(("score",), test_set, within_seconds=86_400, **fields)
     with database.write() as tx:
         jobs.add(tx, JobSpec("ufm", "manager", ("train",), TARGET, 10.0, evaluation=wanted, gates=(POINT,)), NOW)

@@ -16,12 +16,11 @@ from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
-from scheduler.core.precondition import Precondition
-from scheduler.core.reasons import CannotLaunch
+from scheduler.core.reasons import CannotLaunch, Precondition
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import next_change
-from scheduler.service.faults.postponements import Obstacle, Postponements
+from scheduler.service.faults.places import Obstacle, Postponements
 from tests.lab.night import share
 from tests.lab.planner.strategies import EPOCHS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.run import Lane
-from scheduler.service.cycle.after_restore import _next
+from scheduler.service.cycle.late_sessions import _next
 
 Session = tuple[str, int]
 

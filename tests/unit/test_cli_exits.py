@@ -51,7 +51,7 @@ INNER = {
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.store.codec._OtherType",
     "scheduler.service.versions.look.NoScores",
-    "scheduler.store.columns.WrongType",
+    "scheduler.store.schema.WrongType",
     "scheduler.web.actors.ActionRefused",
 }
 

@@ -7,7 +7,6 @@ import pytest
 
 from scheduler.core import reasons
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
-from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import (
     AwaitsVerdict,
     BadDefinition,
@@ -26,6 +25,7 @@ from scheduler.core.reasons import (
     Outbid,
     ParentUnusable,
     PoolClosed,
+    Precondition,
     QuotaEmpty,
     Reason,
     SecretMissing,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.core.backoff import rest_seconds, retry_delay
-from scheduler.core.blame import STALLED_CLASSES, fingerprint, hold_reason
+from scheduler.core.blame import STALLED_CLASSES, fingerprint, hold_reason, rest_seconds, retry_delay
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import WRONG_DEVICE, Lane, Outcome
 

@@ -1,6 +1,6 @@
 """What is due at which target, and why the rest waits."""
 
-from scheduler.core.deployment import Deployment, DeploymentRule, DeploymentState, Due, Waits, decide
+from scheduler.core.version import Deployment, DeploymentRule, DeploymentState, Due, Waits, decide
 
 NOW = 1_795_000_000
 HOUR = 3_600

@@ -20,7 +20,7 @@ from jobs.spec import JobSpec, Requirements
 from platforms.base import Misconfigured
 from platforms.image import has_lock, image_of, options_for
 from scheduler.cli.commands.queue_show import lock_line
-from scheduler.service.requests.environment import locked
+from scheduler.service.requests.stored import lock_packages
 from tests.lab.packages import digest_of, use_index, write_wheel
 
 DIGEST = "a" * 64
@@ -179,10 +179,10 @@ def test_uv_tells_how_many_bytes_a_session_would_fetch(tmp_path: Path, monkeypat
             "bare": Pool("bare", "kaggle", "T4", options={"image_packages": ""}),
         }
         assert spec.requirements is not None
-        both, _ = locked(spec, spec.requirements, pools)
+        both, _ = lock_packages(spec, spec.requirements, pools)
         assert (both.fetched_bytes, both.image_bytes, both.image_largest) == (sum(real.values()), 0, "")
         del pools["bare"]
-        found, _ = locked(spec, spec.requirements, pools)
+        found, _ = lock_packages(spec, spec.requirements, pools)
         assert (found.fetched_bytes, found.image_bytes, found.image_largest) == (real["light"], real["torch"], "torch")
         assert found == both, "sizes are no part of what a lock is"
         told = lock_line(found)

@@ -8,7 +8,7 @@ from jobs.catalogue import job_from_table
 from jobs.definition import table_of
 from jobs.problem import ProblemsFound
 from jobs.spec import JobSpec, QualityGate
-from scheduler.service.requests.gate_concerns import smallest_set
+from scheduler.service.requests.concerns import smallest_set
 
 
 def read(gates: Any) -> JobSpec:

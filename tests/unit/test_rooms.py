@@ -34,14 +34,14 @@ def test_every_room_says_what_it_is_for(repository: Path) -> None:
 
 
 def test_every_folder_with_code_is_a_room(repository: Path) -> None:
-    """Alembic loads migrations by path, own_folder is as users have one; the rest says what it is for."""
+    """own_folder is as users have one; the rest says what it is for."""
     bare = {
         path.parent.relative_to(repository).as_posix()
         for top in (*PACKAGES, "tests/lab")
         for path in (repository / top).rglob("*.py")
         if not (path.parent / "__init__.py").exists()
     }
-    assert bare == {"scheduler/store/migrations", "scheduler/store/migrations/versions", "config/own_folder"}
+    assert bare == {"config/own_folder"}
 
 
 def test_the_floors_are_drawn_as_they_are_checked(repository: Path) -> None:

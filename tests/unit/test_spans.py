@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jobs.lane_report import LaneReport
-from scheduler.core.reconcile import AskStop, Facts, Finish, ForceStop, Sighting, reconcile
+from scheduler.core.reconcile import AskStop, Begin, Facts, Finish, ForceStop, Postpone, Sighting, reconcile
 from scheduler.core.run import CONSEQUENCES, Lane, Outcome, Run, Running, RunState, Stopping, Wait
-from scheduler.core.spans import Begin, Postpone
 
 START, DEADLINE, HELD = 1_000, 5_000, 5_100
 VISIBILITY, OVERDUE = 60, 300

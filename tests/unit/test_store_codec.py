@@ -13,8 +13,7 @@ from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued, Wish
 from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
 from scheduler.store import codec
-from scheduler.store.columns import Words
-from scheduler.store.schema import jobs, runs
+from scheduler.store.schema import Words, jobs, runs
 
 instants = st.integers(min_value=0, max_value=2**53)
 # Surrogates are what Python makes of broken bytes in arguments and file names.

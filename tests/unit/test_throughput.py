@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.backoff import retry_delay
+from scheduler.core.blame import retry_delay
 from scheduler.core.throughput import Estimate, Sample, learn, one_device_speed, within
 
 PRIOR = Estimate(0.0, 0.3, 0, setup_seconds=600, checkpoint_seconds=60, delay_seconds=180)

@@ -226,7 +226,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
         find_cards(words)  # says which names are near
-    from scheduler.service.facts.advised import card_of, seen_of_runs
+    from scheduler.service.facts.overheads import card_of, seen_of_runs
     from scheduler.store import jobs, rates, series
 
     pool = pools[words]

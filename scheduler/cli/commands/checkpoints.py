@@ -16,8 +16,9 @@ from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
 from scheduler.cli.shell.output import figure
 from scheduler.service.facts.verification import verify as verify_all
-from scheduler.service.requests import checkpoint_files, code
-from scheduler.service.upkeep.retention import judge
+from scheduler.service.requests import checkpoint_files
+from scheduler.service.requests.stored import pull_code
+from scheduler.service.upkeep.housekeeping import judge
 from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import checkpoint_json, picked
 
@@ -139,7 +140,7 @@ def pull(
         manifest = checkpoint_files.choose(tx, job, step)
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
     beside = folder.absolute().with_name(f"{folder.absolute().name}-code")
-    digest = code.pull(cli.app.database, cli.app.artifacts, manifest, beside) if with_code else None
+    digest = pull_code(cli.app.database, cli.app.artifacts, manifest, beside) if with_code else None
     names = [component.name for component in manifest.components]
     document = {"key": manifest.key, "step": manifest.step, "folder": str(folder.absolute()), "files": names}
     cli.out.data({**document, "code": digest})
@@ -163,9 +164,8 @@ def unpin(cli: Cli, key: Key) -> None:
 
 
 def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
-    change = checkpoint_files.pin if pinned else checkpoint_files.unpin
     try:
-        change(cli.app.database, key, cli.now, cli.who)
+        checkpoint_files.pin(cli.app.database, key, pinned, cli.now, cli.who)
     except NotFound:
         with cli.app.database.read() as tx:
             raise _no_such(tx, key) from None

@@ -24,9 +24,9 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
 from scheduler.cli.shell.output import share
-from scheduler.service.requests.corpus import jobs_by_version
 from scheduler.service.requests.models import meant
-from scheduler.service.versions.leaks import leaks_of, lineage
+from scheduler.service.requests.queue import jobs_by_version
+from scheduler.service.versions.item_sets import leaks_of, lineage
 from scheduler.store import events
 from scheduler.views.documents import corpus_json
 

@@ -18,8 +18,8 @@ from scheduler.cli.shell.exits import Violations
 from scheduler.service.requests.backup import back_up
 from scheduler.store import backup as backups
 from scheduler.store import due
+from scheduler.store.backup import move as copy_all
 from scheduler.store.engine import upgrade as to_newest
-from scheduler.store.move import move as copy_all
 from scheduler.store.verify import verify as problems_of
 
 

@@ -45,8 +45,8 @@ def check(cli: Cli) -> None:
     platform does not know, credentials that are not here.
     """
     from config.errors import ConfigError
+    from scheduler.app import require_one_account
     from scheduler.service.requests import concerns
-    from scheduler.service.requests.one_account import require_one_account
 
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings, specs = cli.app.settings, cli.app.catalogue.jobs
@@ -83,10 +83,13 @@ def doctor(
     With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
     warnings do not count.
     """
+    from scheduler.host.acceptance import try_session
     from scheduler.host.doctor import examine
 
     results = examine(_checkup(cli, platform) if platform else _checks(cli))
-    results |= _tried(cli, platform) if probe and platform else {}
+    for pool in cli.app.pools.values() if probe else ():
+        if pool.platform == platform:  # a small session takes minutes; what it creates is removed
+            results[f"{pool.name}: probe"] = try_session(cli.app, pool.name)
     cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in results.items()]})
     rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in results.items()]
     cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
@@ -100,9 +103,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from platforms import plugin
     from platforms.base import Checked
+    from scheduler.app import require_one_account
     from scheduler.host import doctor as host
     from scheduler.service.requests import concerns
-    from scheduler.service.requests.one_account import require_one_account
 
     always: dict[str, Callable[[], Checked]] = {
         "service": host.check_service,
@@ -159,7 +162,7 @@ def _extras(app: App) -> set[str]:
         result.add("report")
     if any(name.startswith("apprise") for name in app.channels):
         result.add("notify")
-    if app.database_url.startswith("postgresql"):
+    if app.settings.database_url.startswith("postgresql"):
         result.add("postgres")
     return result
 
@@ -186,17 +189,6 @@ def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
 
     folders = {name: app.settings.state_dir / JOB / name for name in sorted(app.pools)}
     return {name: partial(check, folder, app.clock.now()) for name, folder in folders.items() if newest(folder)}
-
-
-def _tried(cli: Cli, platform: str) -> dict[str, Checked]:
-    """Run a small session in each pool of a platform, which takes minutes; what it creates is removed."""
-    from scheduler.host.acceptance import try_session
-
-    return {
-        f"{name}: probe": try_session(cli.app, name)
-        for name, pool in cli.app.pools.items()
-        if pool.platform == platform
-    }
 
 
 def _target(app: App, at: ServedAt) -> Checked:

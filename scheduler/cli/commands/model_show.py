@@ -19,7 +19,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, amount, figure, hours
 from scheduler.service.requests import checkpoint_files
-from scheduler.service.requests.model_export import Merge, export, is_adapter
+from scheduler.service.requests.checkpoint_files import Merge, export, is_adapter
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.store import checkpoints, jobs
 from scheduler.store.evaluations import StoredVerdict

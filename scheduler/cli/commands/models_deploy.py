@@ -17,10 +17,9 @@ from scheduler.cli.shell.command import Reason, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
-from scheduler.core.deployment import Deployment
+from scheduler.core.version import Deployment
 from scheduler.judge.evidence import ALARM
-from scheduler.service.deploy.deployer import FOLDER, Deployer
-from scheduler.service.deploy.release_files import served_parts
+from scheduler.service.deploy.deployer import FOLDER, Deployer, served_parts
 from scheduler.service.requests import models
 from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions

@@ -28,10 +28,10 @@ from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts import snapshot as facts
 from scheduler.service.facts.overheads import Overheads
-from scheduler.service.requests import code, concerns, environment, queue
-from scheduler.service.requests.gate_concerns import of_gates
+from scheduler.service.requests import concerns, queue
+from scheduler.service.requests.concerns import of_gates
 from scheduler.service.requests.questions import ask_what_if, late, obstacles
-from scheduler.service.requests.stored import fingerprint, measure, stored
+from scheduler.service.requests.stored import default_code, fingerprint, measure, stored, without_lock
 from scheduler.store import jobs
 from scheduler.views.documents import job_json, picked, plan_json
 
@@ -168,12 +168,12 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
     defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else read_toml(file)
     table = merged(defaults, table)
     spec = job_from_table(table, str(file or "command line"))
-    return spec if "code" in table else replace(spec, code=code.default(spec.command, file))
+    return spec if "code" in table else replace(spec, code=default_code(spec.command, file))
 
 
 def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
     """Say on which pools a job's packages are not locked, so that none of its sessions runs there."""
-    if without := environment.without_lock(spec, cli.app.pools):
+    if without := without_lock(spec, cli.app.pools):
         cli.out.warn(
             f"{spec.name}: its requirements are not locked for {listed(without)}, and no session of it is planned "
             'there. Name its Python in the options of the pool (image_python = "3.12"), then: '

@@ -33,9 +33,8 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import free_name, listed
 from scheduler.core.job import Active, Failed
-from scheduler.service.requests import code, concerns, environment, inputs, queue
-from scheduler.service.requests import corpus as corpora
-from scheduler.service.requests.stored import stored
+from scheduler.service.requests import concerns, queue
+from scheduler.service.requests.stored import change_inputs, keep_code, keep_lock, stored, take_input
 from scheduler.store import checkpoints, generations, jobs
 from scheduler.store.engine import Database
 from scheduler.store.generations import Generation
@@ -308,12 +307,12 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     concerns.require_trainable(app.settings, [changed], "command line")
     updated = [
-        inputs.take(app.database, app.artifacts, one, keep_until, cli.out.say, app.hub_token, app.published, heal=True)
+        take_input(app.database, app.artifacts, one, keep_until, cli.out.say, app.hub_token, app.published, heal=True)
         for one in changed.inputs
         if one.name in wanted
     ]
     same = set(updated) <= set(now_there)
-    record = inputs.change(app.database, spec.name, updated, cli.now, cli.who)
+    record = change_inputs(app.database, spec.name, updated, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": not same})
     for one in updated:
         use = "evaluation" if spec.evaluation and one.name == TEST_SET else "session"
@@ -351,14 +350,14 @@ def update_job(
     same_code, same_packages = True, True
     if packages_wanted is not None:
         wanted = replace(old, requirements=packages_wanted)
-        locked = environment.keep(app.database, app.artifacts, wanted, app.pools, keep_until)
+        locked = keep_lock(app.database, app.artifacts, wanted, app.pools, keep_until)
         same_packages = old.requirements == locked
         if locked is not None:
             messages.append(f"{_having(same_packages, 'packages')}: {lock_line(locked)}")
         if not same_packages:
             record = queue.change(app.database, name, cli.now, cli.who, requirements=locked)
     if code_wanted is not None:
-        packed = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
+        packed = keep_code(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
         same_code = old.code is not None and old.code.digest == packed.digest
         messages.append(f"{_having(same_code, 'code')}: {code_line(packed)}")
         if old.code != packed:
@@ -367,7 +366,7 @@ def update_job(
     if corpus:
         folder = app.training_data.folder
         corpus = folder.find(folder.current().version if corpus == "newest" else corpus)
-        record = corpora.take_up(app.database, name, corpus, cli.now, cli.who, grace)
+        record = queue.take_up(app.database, name, corpus, cli.now, cli.who, grace)
         same_corpus = old.mixture == record.spec.mixture
         messages.append(f"{_having(same_corpus, 'corpus')}: {corpus}")
     same = same_code and same_packages and same_corpus

@@ -14,7 +14,7 @@ from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
-from scheduler.rehearsal import run, slurm_pool, stand_ins
+from scheduler.rehearsal import run, stand_ins
 from scheduler.rehearsal.folder import Rehearsal, clear, reopen, stop_clock
 from scheduler.report.document import hours as _hours
 from scheduler.report.week import JobFigures, PoolFigures, Week, to_json
@@ -74,11 +74,11 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     else:
         # The clock starts when all is prepared, unless it is somebody else's, which runs already.
         origin = asked_at if kaggle_proxy or aws_endpoint else 0.0
-        scale = scale or (slurm_pool.SCALE if slurm else _SCALE)
+        scale = scale or (stand_ins.SLURM_SCALE if slurm else _SCALE)
         rehearsal = Rehearsal(out, run.instant_of(epoch), hours, scale, origin)
         base = run.read_base(cli.options.config)
         if slurm:
-            slurm_pool.add(base, out, scale)
+            stand_ins.add_slurm_pool(base, out, scale)
         stand_ins.stand_in_for_kaggle(base, out, kaggle_proxy)
         stand_ins.stand_in_for_aws(base, out, aws_endpoint)
         run.refuse_while_running(rehearsal)

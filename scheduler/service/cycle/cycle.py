@@ -25,10 +25,9 @@ from scheduler.core.quota import rolling_edges, windows
 from scheduler.core.reconcile import Facts, Finish, Sighting, Step, reconcile
 from scheduler.core.run import CONSEQUENCES, Outcome, Run, Running, Wait, stop
 from scheduler.core.snapshot import PoolView, Snapshot
-from scheduler.service.cycle.after_restore import catch_up
-from scheduler.service.cycle.late_sessions import LateSessions
+from scheduler.service.cycle.late_sessions import LateSessions, catch_up
 from scheduler.service.cycle.stops import Stops, StuckLanes
-from scheduler.service.deploy.look import Deployments
+from scheduler.service.deploy.deployer import Deployments
 from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import apply, extend
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
@@ -48,14 +47,13 @@ from scheduler.service.faults.isolation import (
     wait_for_person,
     without,
 )
-from scheduler.service.faults.places import Places
-from scheduler.service.faults.postponements import LaunchNews, Postponements
+from scheduler.service.faults.places import LaunchNews, Places, Postponements
 from scheduler.service.launch.chain import continue_sessions
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import close_books
-from scheduler.service.upkeep.retention import sweep_ended
+from scheduler.service.upkeep.housekeeping import sweep_ended
 from scheduler.service.versions.look import ModelSync
 from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, due, events, jobs, plans, queue_waits, runs, watched

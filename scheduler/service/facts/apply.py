@@ -17,13 +17,11 @@ from platforms.base import Extends, PlatformError
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
-from scheduler.core.backoff import retry_delay
-from scheduler.core.blame import STALLED_CLASSES, hold_reason, last_line
+from scheduler.core.blame import STALLED_CLASSES, hold_reason, last_line, retry_delay
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
+from scheduler.core.reconcile import Accept, AskStop, Begin, CloseLane, Finish, ForceStop, LaneEnd, Postpone, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome, Run, Running, Stopping
-from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
 from scheduler.service.facts import early_stops, halvings
 from scheduler.service.facts.observation import Observation

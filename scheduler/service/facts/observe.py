@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import cast
 
 from sqlalchemy import Connection
 
@@ -13,10 +14,10 @@ from jobs.nouns.window import HOUR
 from jobs.payload.bounds import Rejection, Unfit
 from jobs.payload.store.manifest import BadManifest, Manifest, manifest_key, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.base import Observed, PlatformError, Refused, SessionState, StopChannel, Unfinished
+from platforms.base import Observed, PlatformError, Refused, Unfinished
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Failed, Held, Queued
-from scheduler.core.reconcile import Sighting, SightingState, StopWay
+from scheduler.core.reconcile import Sighting, SightingState
 from scheduler.core.run import Lane, Reserved, Run, Running, Submitting, Wait, stop
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.halvings import pause
@@ -31,18 +32,6 @@ PATIENCE_SECONDS = 6 * HOUR
 _AGAIN_SECONDS, _AGAIN_SECONDS_MAX = 60, HOUR // 2
 AWAITED, LOST = "session.awaited", "session.lost"
 _MANIFESTS_AT_ONCE = 1_000  # of one job; no session writes so many between two cycles
-# The core does not import platforms and has its own states. A state that is missing here fails at its first use.
-_STATES: Mapping[SessionState, SightingState] = {
-    SessionState.QUEUED: "queued",
-    SessionState.RUNNING: "running",
-    SessionState.ENDED: "ended",
-    SessionState.ABSENT: "absent",
-}
-_STOP_WAYS: Mapping[StopChannel, StopWay] = {
-    StopChannel.STORE: "store",
-    StopChannel.PLATFORM: "platform",
-    StopChannel.NONE: "none",
-}
 
 
 def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, home: Homecoming, now: int) -> Observation:
@@ -221,12 +210,12 @@ def _late(pool: str, action: str) -> PlatformError:
 
 def _sighting(session: Observed) -> Sighting:
     return Sighting(
-        _STATES[session.state],
+        cast("SightingState", session.state.value),  # the border lets none through that is unclear
         session.remote_id,
         session.started,
         session.ended,
         session.detail,
-        _STOP_WAYS[session.stop_channel],
+        session.stop_channel.value,
         session.told,
         Wait(**asdict(session.waits)) if session.waits else None,
         session.price_microdollars_per_hour,

@@ -23,8 +23,7 @@ from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, P
 from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.service.facts import halvings
-from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
-from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.overheads import ELSEWHERE_SIGMA, Overheads, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import (
     checkpoints,
@@ -408,7 +407,7 @@ def choose_parent(tx: Connection, record: JobRecord, start: StartFrom) -> Manife
 
     None that a session could not start from is given to anybody before it is verified.
     """
-    suspected, pinned = _suspected(tx), pinned_parent(tx, record)
+    suspected, pinned = set(conditions.reasons(tx, conditions.SUSPECTED)), pinned_parent(tx, record)
     if pinned is not None and pinned.key in suspected:
         return ParentUnusable(start.parent, pinned.step, "the one that was chosen is being verified")
     if pinned is not None:
@@ -435,11 +434,6 @@ def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
         return None  # it waits at its gate
     choice = choose_parent(tx, record, start)
     return choice if isinstance(choice, ParentUnusable) else None
-
-
-def _suspected(tx: Connection) -> set[str]:
-    """Return the checkpoints that a session could not start from and that are not verified yet."""
-    return set(conditions.reasons(tx, conditions.SUSPECTED))
 
 
 def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:

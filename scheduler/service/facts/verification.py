@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.payload.store.manifest import BadManifest, Manifest, blob_key, parse_manifest, sha256_file
 from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.service.facts.apply import quarantine
-from scheduler.service.faults.isolation import apart
+from scheduler.service.faults.isolation import gather_apart
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, conditions, events
 from scheduler.store.checkpoints import CheckpointRecord
@@ -59,14 +59,11 @@ class Suspects:
             suspects = [checkpoints.find(tx, key) for key in conditions.reasons(tx, SUSPECTED)]
         records = [record for record in suspects if record is not None]
         work = {
-            record.manifest.key: partial(
-                apart, ports, "checkpoint.unverified", partial(_damage, ports.artifacts, record), None,
-                manifest=record.manifest.key,
-            )
+            record.manifest.key: partial(_damage, ports.artifacts, record)
             for record in records
             if now >= self._again_at.get(record.manifest.key, now)
-        }  # fmt: skip
-        for key, damage in ports.calls.gather("verify", work).items() if work else ():
+        }
+        for key, damage in gather_apart(ports, "verify", "checkpoint.unverified", work, None, "manifest").items():
             if damage is None:
                 self._again_at[key] = now + _AGAIN_SECONDS
                 continue

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
-from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Queued
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.reasons import HeldByPerson
+from scheduler.core.reasons import Cause, HeldByPerson
 from scheduler.core.run import Run
 from scheduler.core.snapshot import Snapshot
 from scheduler.service.outside.calls import fail
@@ -76,6 +76,14 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
         ports.log.warning(event, **facts, why=reason, next="tried again")
         fail(reason)
         return otherwise
+
+
+def gather_apart(
+    ports: Ports, kind: str, event: str, work: Mapping[str, Callable[[], _Answer]], otherwise: _Answer, fact: str
+) -> dict[str, _Answer]:
+    """Return the answers to work by name, each done as :func:`apart` does; the log has the name as ``fact``."""
+    alone = {name: partial(apart, ports, event, do, otherwise, **{fact: name}) for name, do in work.items()}
+    return ports.calls.gather(kind, alone) if alone else {}
 
 
 def succeeds(ports: Ports, event: str, work: Callable[[], object], **facts: str) -> bool:

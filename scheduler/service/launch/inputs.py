@@ -1,4 +1,4 @@
-"""Inputs of a launch: which folders of the artifact store a lane is given, on the pool where it runs.
+"""What a lane is given on the pool where it runs: inputs and training data, as folders of the artifact store.
 
 A repository of the Hub is fetched by the session where it can, and what Kaggle holds is attached to its sessions; for
 the others the daemon fetches it once and stores its files.
@@ -6,10 +6,15 @@ the others the daemon fetches it once and stores its files.
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
@@ -30,16 +35,18 @@ from jobs.payload.store.tree import (
     remove_tree,
     tree_prefix,
 )
-from jobs.spec import Input, JobSpec
+from jobs.secret_scan import require_no_secrets
+from jobs.spec import Input, JobSpec, Mixture
 from platforms.artifacts.base import BlobStore, Missing
 from platforms.base import Capabilities, Published
 from scheduler.core.plan import Placement
-from scheduler.service.faults.isolation import ready, why
+from scheduler.service.faults.isolation import ready, succeeds, why
 from scheduler.service.outside.calls import fail, tell
 from scheduler.service.outside.ports import Ports
-from scheduler.store import jobs, trees
+from scheduler.store import events, jobs, trees
 from scheduler.store.engine import Database
 from scheduler.store.errors import StoreFailure
+from scheduler.store.jobs import JobRecord
 
 KIND = "input"
 _ABLE = Capabilities()
@@ -212,3 +219,249 @@ def drop_damaged(
                 artifacts.delete(f"{prefix}/{name}")
                 tell(f"{name} of {prefix} was damaged in the artifact store, and is sent again")
             place.unlink()
+
+
+# Training data: the corpus and each job's mixture of it, made when first needed and named by content.
+#
+# A job is pinned to the version that its first session gets, and stays on it until a person or its next generation
+# takes up another: what is held out never changes under it.
+_READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
+NO_SOURCES = (
+    "there is no text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
+    "stdlib, the text that comes with Python)"
+)
+
+if TYPE_CHECKING:
+    from jobs.corpus.build.build import BuildProgress
+    from jobs.corpus.folder import CorpusFolder
+    from jobs.corpus.manifest import CorpusManifest
+_STEP_PERCENT = 5
+_WAITS = "waits for a build that goes on elsewhere"
+
+
+def _share(done: int, total: int) -> int:
+    return min(99, 100 * done // max(1, total)) // _STEP_PERCENT * _STEP_PERCENT
+
+
+def _bytes_of(source: str, max_bytes: int) -> int:
+    path = Path(source).expanduser()
+    if source == "stdlib" or path.is_file():
+        return max_bytes if source == "stdlib" else path.stat().st_size
+    return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRecipe:
+    """What the corpus is made of.
+
+    ``sources`` are ``stdlib`` (at most ``max_bytes`` of it), files or folders; ``domains`` are keyword lists.
+    """
+
+    sources: tuple[str, ...]
+    held_out_fraction: float
+    max_bytes: int
+    domains: Mapping[str, Sequence[str]]
+    held_out_clusters: int = 0
+    rules: tuple[Mapping[str, Any], ...] = ()  # the fields of a jobs.corpus.Rule each
+
+    def fingerprint(self) -> str:
+        """Return a text that is equal for equal recipes."""
+        return json.dumps(
+            {
+                **asdict(self),
+                "sources": sorted(self.sources),
+                "domains": {name: sorted(words) for name, words in self.domains.items()},
+            },
+            sort_keys=True,
+        )
+
+
+class TrainingData:
+    """Corpora and mixtures below ``root/corpus``.
+
+    Payloads read them in place when ``root`` is the folder of a directory store; else they are copied to ``store``.
+    ``now`` tells scheduled UTC seconds.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        recipe: CorpusRecipe,
+        database: Database,
+        now: Callable[[], int],
+        store: BlobStore | None = None,
+    ) -> None:
+        self._root = root
+        self._store = store
+        self._recipe = recipe
+        self._database = database
+        self._now = now
+        self._prefixes: dict[tuple[str, Mixture, int], str] = {}
+        self._lock = threading.Lock()
+
+    @cached_property
+    def folder(self) -> CorpusFolder:
+        """All versions that are here."""
+        from jobs.corpus.folder import CorpusFolder  # only where data are at hand: it costs a daemon's start
+
+        return CorpusFolder(self._root / trees.CORPUS)
+
+    @property
+    def recipe(self) -> CorpusRecipe:
+        """What a corpus would be built of now: what the settings say, and sources that were added by hand."""
+        added = (source for source in self.folder.added() if source not in self._recipe.sources)
+        return replace(self._recipe, sources=(*self._recipe.sources, *added))
+
+    def prefix(self, job: str) -> str:
+        """Return the store prefix of a job's data, making corpus and mixture when they are missing.
+
+        It is empty for a job without a mixture, for which nothing is made. A job without a version is pinned to one.
+
+        May take hours, and tells how far it is. What a crash cut short is begun again, and what is there is used.
+        Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
+        """
+        with self._database.read() as tx:
+            record = jobs.get(tx, job)
+        spec, wanted = record.spec, record.spec.mixture
+        if wanted is None:
+            return ""
+        key = (job, wanted, spec.seed)
+        cached = self._prefixes.get(key)  # also while those of another job are made
+        if cached is not None and (self._root / cached).is_dir():
+            return cached
+        from jobs.corpus.mixture import mixture
+
+        tell("waits for data of another job")
+        with self._lock:
+            manifest = self._pinned(wanted.corpus) if wanted.corpus else self._version_for(record)
+            mixed = mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
+            self._copy(mixed.folder)
+            if not wanted.corpus:
+                with self._database.write() as tx:
+                    _pin(tx, job, wanted, manifest.version, self._now())
+            prefix = mixed.folder.relative_to(self._root).as_posix()
+            self._prefixes[job, replace(wanted, corpus=manifest.version), spec.seed] = prefix
+            return prefix
+
+    def build(self, by: str, say: Callable[[str], None] = tell) -> CorpusManifest:
+        """Build the corpus from its sources, even when one is there, and make it the current one.
+
+        Jobs that train stay on the version that they have. ``say`` hears how far it is. Raises CorpusError, OSError,
+        Refused, SecretsFound for what could not be uploaded.
+        """
+        with self.folder.locked("build", lambda: say(_WAITS)):
+            built = self._build(by, say)
+        if self._store is not None:
+            require_no_secrets(self.folder.root, sorted(built.folder.glob("*.jsonl")))
+        return built
+
+    def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
+        from jobs.corpus.build.build import build
+        from jobs.corpus.errors import CorpusError
+        from jobs.corpus.options import CorpusOptions, CorpusRule
+        from jobs.corpus.read.sources import Stdlib, parse_source
+
+        recipe = self.recipe
+        if not recipe.sources:
+            raise CorpusError(NO_SOURCES)
+        built = build(
+            [Stdlib(recipe.max_bytes) if source == "stdlib" else parse_source(source) for source in recipe.sources],
+            self.folder.root,
+            recipe.domains,
+            held_out_fraction=recipe.held_out_fraction,
+            held_out_wanted=recipe.held_out_clusters,
+            options=CorpusOptions(rules=tuple(CorpusRule(**rule) for rule in recipe.rules)),
+            progress=_build_progress(recipe, say),
+        )
+        old, now = self.folder.current(), self._now()
+        with self._database.write() as tx:
+            for record in jobs.everything(tx):
+                # Before there were pins, jobs that trained did so on the current version.
+                if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
+                    _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
+            stored_digests = {tree.digest for tree in trees.everything(tx)}
+            for version in {*self.folder.versions(), built.version} - (stored_digests - {built.version}):
+                trees.note(tx, trees.CORPUS, version, None)
+            events.append(tx, "corpus.built", built.version, now, by, texts=built.rows, bytes=built.train_text_bytes)
+        self.folder.make_current(built.version, recipe.fingerprint())
+        return built
+
+    def _copy(self, folder: Path) -> None:
+        """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
+        if self._store is not None:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            absent = [path for path in files if self._store.size(path.relative_to(self._root).as_posix()) is None]
+            require_no_secrets(self.folder.root, absent)
+            for index, path in enumerate(files):
+                tell(f"copies files to the store, {_share(index, len(files))} % of them")
+                self._store.create(path.relative_to(self._root).as_posix(), path)
+
+    def _version_for(self, record: JobRecord) -> CorpusManifest:
+        """Return what a job without a version is to be pinned to: what it trained on, else one as the settings are."""
+        current = self.folder.current()
+        if current.version and _has_begun(record):
+            return self.folder.open(current.version)
+        return self._of_settings()
+
+    def _pinned(self, version: str) -> CorpusManifest:
+        """Return a version that a job is pinned to; where the folder was lost, the same sources make it again."""
+        if version not in self.folder.versions():
+            self._of_settings()
+        return self.folder.open(version)
+
+    def _of_settings(self) -> CorpusManifest:
+        """Return the current version, building it if it is not as the settings are."""
+        current = self.folder.current()
+        if current.version and current.recipe == self.recipe.fingerprint():
+            return self.folder.open(current.version)
+        with self.folder.locked("build", lambda: tell(_WAITS)):
+            current = self.folder.current()
+            if current.version and current.recipe == self.recipe.fingerprint():
+                return self.folder.open(current.version)
+            return self._build("daemon", tell)
+
+
+def _has_begun(record: JobRecord) -> bool:
+    """Return whether a session of the job's present generation was ever launched."""
+    return record.attempts > record.fenced_attempt
+
+
+def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> None:
+    """Pin a job to a version, unless it is pinned or wants other data by now. Raises Refused."""
+    record = jobs.find(tx, job)
+    if record is not None and record.removed_at is None and record.spec.mixture == wanted:
+        trees.note(tx, trees.CORPUS, version, None)
+        jobs.change_spec(tx, job, now, "daemon", mixture=replace(wanted, corpus=version))
+
+
+def _build_progress(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[BuildProgress], None]:
+    """Return what tells how far a build is: it reads for most of its time, and its sources' bytes are known."""
+    say("looks at the sources")
+    total = sum(_bytes_of(source, recipe.max_bytes) for source in recipe.sources)
+    parts = {
+        "reading": (0, _READ_PERCENT, total),
+        "tagging": (_READ_PERCENT, _CLUSTER_FROM_PERCENT, 0),
+        "clustering": (_CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT, 0),
+        "writing": (_WRITE_FROM_PERCENT, 100, 0),
+    }
+
+    def progress(state: BuildProgress) -> None:
+        begin, end, whole = parts[state.phase]
+        done = state.bytes_read if state.phase == "reading" else state.documents
+        percent = begin + (end - begin) * _share(done, whole or state.total or 0) // 100
+        say(f"{state.phase} the corpus, {percent // _STEP_PERCENT * _STEP_PERCENT} % done")
+
+    return progress
+
+
+def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
+    """Return what has its training data before quota is set aside; those of the others are made meanwhile."""
+    return ready(
+        ports,
+        "data",
+        due,
+        lambda placement: {
+            lane.job: partial(succeeds, ports, "corpus.unavailable", partial(ports.data_prefix, lane.job), job=lane.job)
+            for lane in placement.lanes
+        },
+    )

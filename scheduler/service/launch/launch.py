@@ -19,12 +19,10 @@ from scheduler.clock import at_least
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
-from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.precondition import Precondition
-from scheduler.core.reasons import ParentUnusable
+from scheduler.core.reasons import Cause, ParentUnusable, Precondition
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts import halvings
@@ -32,13 +30,10 @@ from scheduler.service.facts.apply import reject
 from scheduler.service.facts.overheads import Overheads, patience, quiet_seconds
 from scheduler.service.facts.snapshot import choose_parent, gives_secrets, pinned_parent
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
-from scheduler.service.faults.places import QUOTA_DENIED, let_in, refused_by, rest
-from scheduler.service.faults.postponements import LaunchNews, Obstacle
-from scheduler.service.launch.inputs import trees_of, with_inputs
+from scheduler.service.faults.places import QUOTA_DENIED, LaunchNews, Obstacle, let_in, refused_by, rest
+from scheduler.service.launch.inputs import trees_of, with_data, with_inputs
 from scheduler.service.launch.lanes import note_lanes, stop_flag_key
-from scheduler.service.launch.launch_document import launch_document
-from scheduler.service.launch.packages import package_trees, with_packages
-from scheduler.service.launch.training_data import with_data
+from scheduler.service.launch.launch_document import launch_document, package_trees, with_packages
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import launchable
@@ -327,8 +322,7 @@ def _call_platform(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews)
     except ConfigError as error:  # it was there when the session was planned; the next plan says what is missing
         ports.log.warning("launch.secret", run=run.key, pool=run.pool, why=str(error))
         news.obstacles += kept_back
-        with ports.write() as tx:
-            reject(ports, tx, run, str(error), ports.clock.now())
+        _end_rejected(ports, run, str(error), None)
         return
     except (StoreFailure, OSError):
         raise
@@ -379,8 +373,7 @@ def _refused(ports: Ports, run: Run, error: Refused) -> None:
             reject(ports, tx, run, str(error), now, park="the platform")
         return
     if now >= run.deadline:  # no place could have taken it: the calls before it took all of its time
-        with ports.write() as tx:
-            reject(ports, tx, run, str(error), now)
+        _end_rejected(ports, run, str(error), None)
         return
     until = border.until(error.wait_until, now)
     if error.used_up:
@@ -419,11 +412,12 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
             rest(tx, pool.name, QUOTA_DENIED, f"{error}; the books know of hours that are left", now, until)
 
 
-def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
+def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int | None) -> None:
     now = ports.clock.now()
     with ports.write() as tx:
         reject(ports, tx, run, why, now)
-        limits.close_pool(tx, run.pool, closed_until, why, now, cause=Cause.REFUSED)
+        if closed_until is not None:
+            limits.close_pool(tx, run.pool, closed_until, why, now, cause=Cause.REFUSED)
 
 
 # See to it that what a plan wants to start now has all that it needs before quota is set aside.

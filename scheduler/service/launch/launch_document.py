@@ -1,18 +1,37 @@
-"""The launch document: what a payload gets. Pure; its shape is the launch contract in docs/your-own-training.md."""
+"""The launch document: what a payload gets, its packages too. docs/your-own-training.md has the contract."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from jobs.environment.tool import NoWheel, download, find_tools
 from jobs.nouns.pool import Pool
+from jobs.payload.store.lock import (
+    LOCK,
+    LOCK_BYTES_MAX,
+    WHEELS,
+    encode_wheels,
+    lock_prefix,
+    parse_lock,
+    wheels_digest,
+    wheels_prefix,
+)
+from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import code_prefix
 from jobs.spec import JobSpec
+from platforms.image import Image, image_of, options_for
+from scheduler.core.plan import Placement
 from scheduler.core.run import Lane, Run
 from scheduler.service.facts.overheads import Overhead
-from scheduler.service.launch.packages import told_packages
-from scheduler.service.outside.ports import Policy
+from scheduler.service.faults.isolation import ready, succeeds
+from scheduler.service.outside.calls import tell
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.store import jobs, trees
 
 FORMAT = 1
 
@@ -83,3 +102,75 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
         "closing_seconds": overhead.closing_seconds,
         "restore": list(restore),
     }
+
+
+# Packages: what a session is given of its jobs' locks, and the wheels themselves where it can fetch nothing.
+def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
+    """Return the folders of the store in which a session on a pool finds a job's lock, and its wheels if it must."""
+    image = _image(spec, pool)
+    if spec.requirements is None or image.target is None:
+        return {}
+    digest = spec.requirements.digest
+    wheels = {} if image.internet else {"wheels": wheels_prefix(digest, image.target.name)}
+    return {"lock": lock_prefix(digest), **wheels}
+
+
+def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
+    """Return what a session gets of a lane's packages; None when the image's own are all it has."""
+    lock = lane.trees.get("lock")
+    target = _image(spec, pool).target if lock else None
+    if lock is None or target is None:
+        return None
+    return {"lock": lock, "target": target.name, "wheels": lane.trees.get("wheels", "")}
+
+
+def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
+    """Return what has its wheels in the store, where these are carried; those of the others are fetched meanwhile."""
+    with ports.database.read() as tx:
+        specs = {lane.job: jobs.get(tx, lane.job).spec for placement in due for lane in placement.lanes}
+
+    def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
+        wanted: dict[str, Callable[[], bool]] = {}
+        for spec in (specs[lane.job] for lane in placement.lanes):
+            image = _image(spec, ports.pools[placement.pool])
+            if spec.requirements is not None and image.target is not None and not image.internet:
+                lock = spec.requirements.digest
+                put = partial(_put_wheels, ports, lock, image, spec.environment)
+                wanted[f"{spec.name} for {image.target}"] = partial(
+                    succeeds, ports, "wheels.unavailable", put, lock=lock
+                )
+        return wanted
+
+    return ready(ports, "wheels", due, needs)
+
+
+def _image(spec: JobSpec, pool: Pool) -> Image:
+    return image_of(pool.platform, options_for(spec, pool.platform, pool.options))
+
+
+def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> None:
+    """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
+
+    Raises BadLock, NoWheel, RequirementsError, Refused, StoreError, OSError.
+    """
+    if image.target is None:
+        return
+    target = image.target.name
+    prefix = wheels_prefix(lock, target)
+    if ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:
+        return
+    if not find_tools().pip:
+        raise NoWheel("uv cannot fetch wheels, and the daemon's Python has no pip. Install pip beside it")
+    pins = parse_lock(ports.artifacts.read(f"{lock_prefix(lock)}/{LOCK}", LOCK_BYTES_MAX), lock).targets[target]
+    tell("fetches them from the package index")
+    with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
+        carried = [pin for pin in pins if not image.has(pin.name)]
+        files = download(carried, image.target, Path(folder), variables) if carried else []
+        with ports.write() as tx:
+            trees.note(tx, "wheels", wheels_digest(lock, target), None)
+        named = {}
+        for number, file in enumerate(files):
+            tell(f"stores them, {number} of {len(files)}")
+            named[file.name] = sha256_file(file)
+            ports.artifacts.create(f"{prefix}/{named[file.name]}", file)
+        ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(named))

@@ -17,10 +17,10 @@ from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Platform, Published
 from platforms.targets.base import Target
 from scheduler.clock import SchedulerClock
-from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.core.retention import Retention
 from scheduler.core.snapshot import Snapshot
+from scheduler.core.version import DeploymentRule
 from scheduler.service.outside.calls import Calls
 from scheduler.store import lease as leases
 from scheduler.store.engine import Database

@@ -28,12 +28,12 @@ from platforms.base import (
     Unreachable,
 )
 from scheduler.clock import SchedulerClock, at_least
-from scheduler.core.closure import Cause
 from scheduler.core.ledger import Charge, EntryKind, corrections, device_seconds_within, fold, seconds_within
 from scheduler.core.plan import Placement
 from scheduler.core.quota import ACCOUNT, ObservedLimit
+from scheduler.core.reasons import Cause
+from scheduler.core.reconcile import started_of
 from scheduler.core.run import Ended, Run, Running, stop
-from scheduler.core.spans import started_of
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs

@@ -13,13 +13,11 @@ from jobs.corpus.folder import CorpusFolder
 from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import Served, TargetError
-from scheduler.core.deployment import Deployment
-from scheduler.core.version import split_version
-from scheduler.service.deploy.deployer import Deployer
-from scheduler.service.deploy.look import deploy_now
+from scheduler.core.version import Deployment, split_version
+from scheduler.service.deploy.deployer import Deployer, deploy_now
 from scheduler.service.requests.checkpoint_files import choose
-from scheduler.service.versions import force, making
-from scheduler.service.versions.item_set import set_for
+from scheduler.service.versions import promotion
+from scheduler.service.versions.item_sets import set_for
 from scheduler.store import deployments, events, jobs, versions
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version
@@ -69,22 +67,24 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, who asked
     test_set = set_for(spec, database, artifacts, corpora, now + keep_seconds)
     with database.write() as tx:
         record = jobs.get(tx, spec.name)
-        version = versions.get(tx, *named) if named else making.version_of(tx, record, choose(tx, name, step), now, by)
-        job = making.evaluate(tx, record, version, test_set, bundle, now, by)
+        version = (
+            versions.get(tx, *named) if named else promotion.version_of(tx, record, choose(tx, name, step), now, by)
+        )
+        job = promotion.evaluate(tx, record, version, test_set, bundle, now, by)
         return versions.get(tx, version.model, version.number), job
 
 
 def promote(database: Database, name: str, why: str, now: int, by: str) -> Version:
     """Promote a version. Raises NotFound, Refusal."""
     with database.write() as tx:
-        return force.promote(tx, meant_exactly(tx, name), why, now, by)
+        return promotion.promote(tx, meant_exactly(tx, name), why, now, by)
 
 
 def rollback(database: Database, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
     """Roll back the promoted version of a model. Raises UnknownJob, Refusal."""
     with database.write() as tx:
         jobs.get(tx, model, removed=True)
-        return force.rollback(tx, model, why, now, by)
+        return promotion.rollback(tx, model, why, now, by)
 
 
 def overrule(
@@ -92,7 +92,7 @@ def overrule(
 ) -> Version:
     """Let a person's word count in place of the judge's. Raises NotFound, Refusal."""
     with database.write() as tx:
-        return force.overrule(tx, meant_exactly(tx, name), verdict, why, now, by)
+        return promotion.overrule(tx, meant_exactly(tx, name), verdict, why, now, by)
 
 
 def meant_exactly(tx: Connection, name: str) -> Version:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.code.pack import pack
 from jobs.definition import RANGES
 from jobs.lane_report import LaneReport, read_report
 from jobs.nouns.pool import Pool
@@ -31,7 +30,7 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy
-from scheduler.service.requests.code import send
+from scheduler.service.requests.stored import keep_code
 
 _RUN = "probe"
 _MARGIN_SECONDS, _GRACE_SECONDS = 5, 10
@@ -57,12 +56,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
     with tempfile.TemporaryDirectory(prefix="schedctl-probe-") as name:
         folder = Path(name)
         store = DirectoryStore(folder / "store")
-        code = ""
-        if spec.code is not None:
-            with (folder / "plain").open("wb") as sink:
-                packed, listing = pack(spec.code, sink)
-            send(store, packed.digest, folder / "plain", listing)
-            code = packed.digest
+        code = keep_code(None, store, spec.code, 0).digest if spec.code is not None else ""
         launch = folder / "launch.json"
         launch.write_text(json.dumps(_launch(spec, code, seconds)))
         with (folder / "log").open("wb") as log:

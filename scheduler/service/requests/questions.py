@@ -26,7 +26,7 @@ from scheduler.planner.questions.whatif import (
     device_choices,
     what_if,
 )
-from scheduler.service.facts.advised import Priors
+from scheduler.service.facts.overheads import Priors
 from scheduler.service.facts.snapshot import by_fraction, load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
 from scheduler.store.engine import Database

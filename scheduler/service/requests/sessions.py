@@ -13,8 +13,8 @@ from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import Platform
 from scheduler.core import run as arrows
 from scheduler.core.reasons import show
+from scheduler.core.reconcile import started_of
 from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
-from scheduler.core.spans import started_of
 from scheduler.service.facts.observation import DECLARED
 from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.store import conditions, events, runs, watched

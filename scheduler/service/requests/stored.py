@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,16 +17,36 @@ from typing import Protocol
 
 from jobs.code.pack import pack
 from jobs.definition import table_of
-from jobs.inputs.folder import pack_folder
+from jobs.environment.demands import PythonTarget, RequirementsError, read_demands
+from jobs.environment.tool import find_tools, make_lock, sizes
+from jobs.inputs.folder import ENDPOINT, TreeError, pack_folder, pin
 from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
-from jobs.spec import HELD_OUT, Code, Input, JobSpec
-from platforms.artifacts.base import BlobStore
+from jobs.payload.store.hub import KIND as HUB
+from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
+from jobs.payload.store.manifest import Manifest
+from jobs.payload.store.tree import (
+    CONTENT,
+    LIMITS,
+    LISTING,
+    MOUNTED,
+    BadListing,
+    code_prefix,
+    encode_listing,
+    tree_prefix,
+    unpack,
+)
+from jobs.problem import Refusal
+from jobs.secret_scan import require_no_secrets
+from jobs.spec import HELD_OUT, TEST_SET, Code, Input, JobSpec, Requirements
+from platforms.artifacts.base import BlobStore, Missing
 from platforms.base import Published
-from scheduler.service.launch.inputs import KIND
-from scheduler.service.requests import code, environment, inputs
-from scheduler.service.requests.inputs import folder_of
+from platforms.image import Image, has_lock, image_of, options_for
+from scheduler.service.launch.inputs import KIND, drop_damaged, note, put_tree
+from scheduler.service.outside.ports import no_account
+from scheduler.store import jobs, trees
 from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 _OF_IMAGE = ("pools", "image", "image_python")
 _LOCKED_BY = (*_OF_IMAGE, "environment")  # beside the file of requirements
@@ -63,19 +86,19 @@ def stored(
     def take(wanted: Input) -> Input:
         database, artifacts = places.database, places.artifacts
         same = earlier.get((wanted.name, wanted.source))
-        return same or inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
+        return same or take_input(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
 
     old = before or replace(spec, code=None, requirements=None, inputs=(), evaluation=None)
     tests = [old.evaluation.test_set] if old.evaluation is not None else []
     earlier = {(one.name, one.source): one for one in (*old.inputs, *tests)}
     if (wanted := spec.code) is not None:  # only then is the artifact store opened
         same = old.code is not None and (old.code.source, old.code.revision) == (wanted.source, wanted.revision)
-        packed = old.code if same else code.keep(places.database, places.artifacts, wanted, delete_at)
+        packed = old.code if same else keep_code(places.database, places.artifacts, wanted, delete_at)
         spec = replace(spec, code=packed)
     if spec.requirements is not None:
         lock = old.requirements if all(getattr(old, name) == getattr(spec, name) for name in _OF_IMAGE) else None
         if lock is None or lock.source != spec.requirements.source:
-            lock = environment.keep(places.database, places.artifacts, spec, places.pools, delete_at)
+            lock = keep_lock(places.database, places.artifacts, spec, places.pools, delete_at)
         spec = replace(spec, requirements=lock)
     if (evaluation := spec.evaluation) is not None and evaluation.test_set.source != HELD_OUT:
         evaluation = replace(evaluation, test_set=take(evaluation.test_set))
@@ -98,7 +121,7 @@ def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec
             alike = [one for one in measured if all(getattr(one, name) == getattr(spec, name) for name in _LOCKED_BY)]
             earlier = (one.requirements for one in alike if one.requirements)
             same = next((one for one in earlier if one.source == packages.source), None)
-            packages = same or environment.locked(spec, packages, pools)[0]
+            packages = same or lock_packages(spec, packages, pools)[0]
         measured.append(
             replace(
                 spec,
@@ -139,3 +162,254 @@ def _measure_input(item: Input) -> Input:
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
         packed = pack_folder(folder_of(Path(scratch) / "files", item.source, lambda _line: None), KIND)
     return replace(item, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+
+
+# Code: a job's own files, taken when it is added, kept in the artifact store, and given back with what they made.
+_PIECE_BYTES = 1 << 20
+
+
+def keep_code(
+    database: Database | None,
+    artifacts: BlobStore,
+    code: Code,
+    delete_at: int,
+    heal: Callable[[str], None] | None = None,
+) -> Code:
+    """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
+
+    With ``heal``, what is there is read; if it is damaged that is reported, and it is sent again. It is deleted after
+    ``delete_at`` if no job names it by then; without a database nothing notes that. The content is sent before the
+    listing. Raises CodeError, Refused, StoreError, OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
+        plain = Path(folder) / "plain"
+        with plain.open("wb") as sink:
+            packed, listing = pack(code, sink)
+        if database is not None:
+            with database.write() as tx:
+                trees.note(tx, "code", packed.digest, delete_at)
+        if heal is not None and (why := _damage(artifacts, packed.digest, Path(folder))):
+            heal(f"The code {packed.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
+            for name in (LISTING, CONTENT):
+                artifacts.delete(f"{code_prefix(packed.digest)}/{name}")
+        prefix = code_prefix(packed.digest)
+        if artifacts.size(f"{prefix}/{LISTING}") is None:
+            compressed = Path(folder) / CONTENT
+            with plain.open("rb") as source, gzip.GzipFile(compressed, "wb", compresslevel=6, mtime=0) as target:
+                shutil.copyfileobj(source, target, _PIECE_BYTES)
+            artifacts.create(f"{prefix}/{CONTENT}", compressed)
+            artifacts.create(f"{prefix}/{LISTING}", listing)
+    return packed
+
+
+def _damage(artifacts: BlobStore, digest: str, scratch: Path) -> str:
+    """Return what is wrong with code in the store; empty for none, also when it is not there. Raises StoreError."""
+    if artifacts.size(f"{code_prefix(digest)}/{LISTING}") is None:
+        return ""
+    try:
+        _fetch_code(artifacts, digest, scratch / "fetched", scratch / "fresh")
+    except (BadListing, Missing) as error:
+        return str(error)
+    return ""
+
+
+def _fetch_code(artifacts: BlobStore, digest: str, fetched: Path, fresh: Path) -> None:
+    """Unpack code of the store into the new folder ``fresh``. Raises BadListing, StoreError, OSError."""
+    for name in (LISTING, CONTENT):
+        artifacts.fetch(f"{code_prefix(digest)}/{name}", fetched / name)
+    fresh.mkdir()
+    unpack(fetched, digest, fresh)
+
+
+def default_code(command: Sequence[str], file: Path | None) -> Code | None:
+    """Return the code of a job that names none: the folder of its file, or the current one, if its command needs it.
+
+    That is so when one of its words is a file there; an empty folder, in which it would start else, has no such file.
+    """
+    folder = (Path() if file is None else file.parent).resolve()
+    words = [word for word in command if word and "{" not in word and not Path(word).is_absolute()]
+    return Code(str(folder)) if any((folder / word).is_file() for word in words) else None
+
+
+def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, target: Path) -> str | None:
+    """Put the code that made a checkpoint into the new folder ``target``; return its digest, None when it had none.
+
+    Raises Refusal, StoreError, OSError.
+    """
+    with database.read() as tx:
+        digest, _ = trees.of_attempt(tx, manifest.job, manifest.attempt)
+    if digest is None:
+        return None
+    if target.exists():
+        raise Refusal(f"{target} is there already", remedy="Name another folder, or move it away")
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
+        fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
+        try:
+            _fetch_code(artifacts, digest, fetched, fresh)
+        except BadListing as error:
+            raise Refusal(
+                f"the code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git"
+            ) from None
+        fresh.rename(target)
+    return digest
+
+
+# Environment: the packages that a job asks for, locked once for every pool that it may use, and kept in the store.
+def keep_lock(
+    database: Database, artifacts: BlobStore, spec: JobSpec, pools: Mapping[str, Pool], delete_at: int
+) -> Requirements | None:
+    """Lock what a job asks for, for each of its pools, and store that; return it with its digest.
+
+    It goes after ``delete_at`` if no job names it by then. Raises Refused, StoreError and as :func:`lock_packages`.
+    """
+    if spec.requirements is None:
+        return None
+    requirements, data = lock_packages(spec, spec.requirements, pools)
+    digest = requirements.digest
+    with database.write() as tx:
+        trees.note(tx, "lock", digest, delete_at)
+    drop_damaged(artifacts, lock_prefix(digest), {LOCK: digest})
+    artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
+    return requirements
+
+
+def lock_packages(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tuple[Requirements, bytes]:
+    """Lock what a job wants, for each of its pools; return it with its digest, and the lock. Nothing is stored.
+
+    Raises RequirementsError, OSError, and Misconfigured for a pool whose image cannot be.
+    """
+    source = wanted.source
+    demands = read_demands(Path(source))
+    targets: defaultdict[PythonTarget, list[str]] = defaultdict(list)
+    images: dict[PythonTarget, list[Image]] = defaultdict(list)
+    for pool in pools.values():
+        image = image_of(pool.platform, options_for(spec, pool.platform, pool.options))
+        if image.target is not None and (not spec.pools or pool.name in spec.pools):
+            targets[image.target].append(pool.name)
+            images[image.target].append(image)
+    if not targets:
+        raise RequirementsError(
+            source,
+            "of none of the job's pools it is known which Python it has",
+            'Name it in the options of the pool: image_python = "3.12"',
+        )
+    lock = make_lock(Path(source), demands, targets, spec.environment)
+    data = encode_lock(lock)
+    digest = hashlib.sha256(data).hexdigest()
+    requirements = Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
+    tools = find_tools()
+    for target, there in images.items():
+        package_sizes = sizes(tools, lock.targets[target.name], target, spec.environment)
+        for image in there:
+            own = {name: size for name, size in package_sizes.items() if image.has(name)}
+            fetched, more = sum(package_sizes.values()) - sum(own.values()), sum(own.values())
+            if (fetched + more, fetched) > (
+                requirements.fetched_bytes + requirements.image_bytes,
+                requirements.fetched_bytes,
+            ):
+                largest = max(own, key=lambda name: own[name], default="")
+                requirements = replace(requirements, fetched_bytes=fetched, image_bytes=more, image_largest=largest)
+    return requirements, data
+
+
+def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
+    """Return the pools that the job may use but for its lock, which has nothing for their Python."""
+    if spec.requirements is None:
+        return []
+    locked = spec.requirements.targets
+    return [
+        name
+        for name, pool in pools.items()
+        if (not spec.pools or name in spec.pools)
+        and not has_lock(pool.platform, options_for(spec, pool.platform, pool.options), locked)
+    ]
+
+
+# Inputs: what a job is given besides its code, taken when it is added, and kept in the artifact store.
+def take_input(
+    database: Database,
+    artifacts: BlobStore,
+    wanted: Input,
+    delete_at: int,
+    tell: Callable[[str], None],
+    hub_token: Callable[[], str] = str,
+    published: Callable[[], Published] = no_account,
+    *,
+    heal: bool = False,
+) -> Input:
+    """Take an input as it is now and store it, unless the same is there; return it with its digest.
+
+    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
+    repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
+    again. Raises TreeError, SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
+    """
+    if wanted.kind in {HUB, MOUNTED}:  # its listing alone; who needs the files fetches them, or has them attached
+        listing, pinned = _pin(wanted, hub_token, published)
+        digest = hashlib.sha256(listing).hexdigest()
+        with database.write() as tx:
+            trees.note(tx, wanted.kind, digest, delete_at)
+        if heal:
+            drop_damaged(artifacts, tree_prefix(wanted.kind, digest), {LISTING: digest})
+        artifacts.create(f"{tree_prefix(wanted.kind, digest)}/{LISTING}", listing)
+        return replace(pinned, digest=digest)
+
+    def report(how_far: str) -> None:
+        tell(f"input {wanted.name}: {how_far}")
+
+    with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
+        folder = folder_of(Path(scratch) / "files", wanted.source, report)
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal)
+    return replace(wanted, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+
+
+def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Path:
+    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched.
+
+    What is of this machine is scanned. Raises SecretsFound.
+    """
+    if source.startswith("s3:"):
+        from platforms.artifacts.s3.store import fetch_folder  # it needs the extra for AWS
+
+        fetch_folder(source, scratch, progress)
+        return scratch
+    place = Path(source)
+    real = place.resolve()
+    require_no_secrets(real, sorted(real.rglob("*")) if real.is_dir() else [real])
+    if not place.is_file():
+        return place
+    scratch.mkdir()
+    shutil.copy(place, scratch / place.name)
+    return scratch
+
+
+def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Published]) -> tuple[bytes, Input]:
+    """Return the listing of a repository, as the Hub or Kaggle has it now, and the input with what it lists."""
+    if wanted.kind == HUB:
+        endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
+        pinned = pin(wanted.source, endpoint.rstrip("/"), hub_token())
+        repository, at_home = pinned.repository, pinned.at_home
+        files, size = len(repository.entries), repository.bytes
+        return pinned.listing, replace(wanted, revision=repository.commit, files=files, bytes=size, at_home=at_home)
+    source, entries = published().pin(wanted.source)
+    try:
+        listing = encode_listing(entries, LIMITS, kind=MOUNTED, source=source)
+    except BadListing as error:
+        raise TreeError(wanted.source, str(error), "Give another version") from None
+    size = sum(entry.bytes for entry in entries)
+    return listing, replace(wanted, revision=source.rpartition("/")[2], files=len(entries), bytes=size)
+
+
+def change_inputs(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:
+    """Let the next sessions of a job have these inputs, which are stored, in place of those of the same names.
+
+    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, Refused.
+    """
+    with database.write() as tx:
+        spec = jobs.get(tx, name).spec
+        together = {ordered.name: ordered for ordered in (*spec.inputs, *wanted)}
+        evaluation = spec.evaluation
+        if evaluation is not None and TEST_SET in together:
+            evaluation = replace(evaluation, test_set=together.pop(TEST_SET))
+        ordered = tuple(together[key] for key in sorted(together))
+        note(tx, replace(spec, inputs=ordered, evaluation=evaluation))
+        return jobs.change_spec(tx, name, now, by, inputs=ordered, evaluation=evaluation)

@@ -21,10 +21,9 @@ from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.core.version import OF_VERDICT
 from scheduler.judge.gates import Judgement, judge
-from scheduler.service.faults.isolation import apart, why
+from scheduler.service.faults.isolation import gather_apart, why
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.force import promote_by_itself
-from scheduler.service.versions.making import evaluate, gates_digest, version_of
+from scheduler.service.versions.promotion import evaluate, gates_digest, promote_by_itself, version_of
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
 from scheduler.store.evaluations import EvaluationJob
@@ -59,20 +58,14 @@ class ModelSync:
             trained = self._trained(tx)
             opened = evaluations.open_ones(tx)
         self._looked_at = newest
-        begin = {
-            job: partial(apart, ports, "version.failed", partial(_begin, ports, job, now), None, job=job)
-            for job in trained
-        }
-        answers = ports.calls.gather("version", begin)
+        begin = {job: partial(_begin, ports, job, now) for job in trained}
+        answers: dict[str, str | None] = gather_apart(ports, "version", "version.failed", begin, None, "job")
         self._tell({job: refused for job, refused in answers.items() if refused is not None})
         if any(answers.get(job) is None for job in begin):
             self._looked_at = -1  # it failed or goes on: nothing else need happen before it is looked at again
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
-        work = {
-            name: partial(apart, ports, "verdict.waits", partial(_judged, ports, case), otherwise=False, version=name)
-            for name, case in cases.items()
-        }
-        done = ports.calls.gather("verdict", work)
+        work = {name: partial(_judged, ports, case) for name, case in cases.items()}
+        done = gather_apart(ports, "verdict", "verdict.waits", work, False, "version")  # noqa: FBT003 - the answer
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
     def _trained(self, tx: Connection) -> list[str]:
@@ -146,7 +139,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
     May take a while, and be repeated.
     """
     from jobs.corpus.errors import CorpusError  # with the corpus, only where a model is judged: it costs a start
-    from scheduler.service.versions.item_set import set_for
+    from scheduler.service.versions.item_sets import set_for
 
     try:
         with ports.database.read() as tx:
@@ -273,7 +266,7 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
             raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
-    from scheduler.service.versions.leaks import leaks_in  # only where there are scores: it costs a daemon's start
+    from scheduler.service.versions.item_sets import leaks_in  # only where there are scores: it costs a daemon's start
 
     return judge(case.spec.gates, scores, before, leaks_in(ports, case.evaluation, case.version))
 
@@ -336,7 +329,7 @@ def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
 # An evaluation's scores, out of the artifact store and through the border.
 def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scores:
     """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
-    from scheduler.service.versions.item_set import items_of
+    from scheduler.service.versions.item_sets import items_of
 
     with ports.database.read() as tx:
         record = jobs.find(tx, evaluation.job)

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 
 from jobs.scores import Votes, VotesError
 from scheduler.judge.evidence import WatchResult, watch
-from scheduler.service.faults.isolation import apart
+from scheduler.service.faults.isolation import gather_apart
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.force import rollback
+from scheduler.service.versions.promotion import rollback
 from scheduler.store import conditions, events, jobs, versions
 from scheduler.store.errors import Stale
 from scheduler.store.versions import Version
@@ -115,11 +115,8 @@ class Watches:
             self._again_at = now + _EVERY_SECONDS
             with ports.database.read() as tx:
                 self._reading = {case.version.name: case for case in _cases(tx)}
-        work = {
-            name: partial(apart, ports, "watch.unknown", partial(_look, case, self._read.get(name)), None, version=name)
-            for name, case in self._reading.items()
-        }
-        for name, answer in ports.calls.gather("watch", work).items() if work else ():
+        work = {name: partial(_look, case, self._read.get(name)) for name, case in self._reading.items()}
+        for name, answer in gather_apart(ports, "watch", "watch.unknown", work, None, "version").items():
             case = self._reading.pop(name)
             if answer is None:
                 continue

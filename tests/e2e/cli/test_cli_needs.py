@@ -19,16 +19,15 @@ from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from scheduler.app import App, load_app
 from scheduler.core import run as run_arrows
-from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Done, Failed, Held, Queued
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
-from scheduler.core.reasons import DoesNotFit, SecretMissing
+from scheduler.core.reasons import Cause, DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.daemon import status_line
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import _ALERTS
 from scheduler.service.faults.isolation import JOB_POISONED, POISONED, RECOVERED
-from scheduler.service.versions import force
+from scheduler.service.versions import promotion
 from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
 from scheduler.store.engine import Database
 from scheduler.store.plans import save as save_plan
@@ -143,7 +142,7 @@ def made_version(tx: Any, model: str) -> Version:
 
 def fail_to_deploy(tx: Any) -> None:
     row = deployments.intend(tx, made_version(tx, "deployed"), "griffith", BEFORE, "daemon")
-    deployments.give_back(tx, row, BEFORE, "the health check took too long")
+    deployments.end(tx, row, "returned", BEFORE, "the health check took too long")
 
 
 def evaluating(tx: Any, model: str) -> Version:
@@ -157,18 +156,18 @@ def judged(model: str, end: Callable[[Any, Version, int], object]) -> Change:
 
 
 def accept_anyway(model: str) -> Change:
-    return lambda tx: force.overrule(tx, versions.get(tx, model, 1), "accepted", "it will do", NOW, "mia")
+    return lambda tx: promotion.overrule(tx, versions.get(tx, model, 1), "accepted", "it will do", NOW, "mia")
 
 
 def promote_voted(tx: Any) -> None:
     accept_anyway("voted")(tx)
-    force.promote(tx, versions.get(tx, "voted", 1), "", NOW, "mia")
+    promotion.promote(tx, versions.get(tx, "voted", 1), "", NOW, "mia")
 
 
 def vote_out(tx: Any) -> None:
     made_version(tx, "voted")
     promote_voted(tx)
-    force.rollback(tx, "voted", "60 of 60 votes say that it is worse", BEFORE, "daemon")
+    promotion.rollback(tx, "voted", "60 of 60 votes say that it is worse", BEFORE, "daemon")
 
 
 def fail_to_deliver(tx: Any) -> None:

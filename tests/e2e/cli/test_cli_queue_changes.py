@@ -19,7 +19,7 @@ from scheduler.core import job as arrows
 from scheduler.core.job import Cancelled, Failed, Queued
 from scheduler.core.retention import Retention
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.service.upkeep.retention import judge
+from scheduler.service.upkeep.housekeeping import judge
 from scheduler.store import checkpoints, events, jobs, rates, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify

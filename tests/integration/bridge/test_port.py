@@ -133,7 +133,7 @@ def test_events_are_sent_once_in_order_and_nothing_is_missed_between_two_ports(w
     with talking(world.config) as first:
         began = first.ask("events.subscribe", after=0)
         with world.database.read() as tx:
-            known = [event.id for event in events.after(tx, 0, 10_000)]
+            known = [event.id for event in events.tail(tx, 0, 10_000)]
         seen += [event["id"] for event in first.events(began["subscription"], len(known))]
         assert seen == known
         world.change()
@@ -147,7 +147,7 @@ def test_events_are_sent_once_in_order_and_nothing_is_missed_between_two_ports(w
     assert len(seen) == len(set(seen))
     assert seen == sorted(seen)
     with world.database.read() as tx:
-        assert seen == [event.id for event in events.after(tx, 0, 10_000)]
+        assert seen == [event.id for event in events.tail(tx, 0, 10_000)]
 
 
 def test_a_subscription_to_kinds_and_one_from_now_on(world: World, port: PortClient) -> None:

@@ -97,7 +97,7 @@ class Account:
         (folder / "settings.toml").write_text(text)
         app = load_app(folder / "settings.toml", {})
         app.settings.state_dir.mkdir()
-        open_database(app.database_url, create=True).close()
+        open_database(app.settings.database_url, create=True).close()
         return app
 
     def request(self, key: str, training: str, *, seconds: int = 3600, **lane: Any) -> LaunchRequest:

@@ -63,7 +63,7 @@ def app_of(account: Account) -> App:
     file.write_text(SETTINGS.format(folder=account.folder, address=account.server.address, key=key, **clock))
     app = load_app(file, {})
     app.settings.state_dir.mkdir(exist_ok=True)
-    open_database(app.database_url, create=True).close()
+    open_database(app.settings.database_url, create=True).close()
     (app.settings.state_dir / acceptance.JOB / "t4").mkdir(parents=True, exist_ok=True)
     return app
 

@@ -10,11 +10,10 @@ import structlog
 
 from config.errors import ConfigError
 from platforms.base import Misconfigured, QuotaReading
-from scheduler.app import App, load_app
+from scheduler.app import App, load_app, require_one_account
 from scheduler.cli import main as entry
 from scheduler.daemon import reloaded
 from scheduler.service.quota.audit import read_books
-from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import lease, limits
 from scheduler.store.engine import open_database
 from tests.integration.kaggle.conftest import Account
@@ -104,7 +103,7 @@ def test_new_settings_with_a_second_account_are_not_taken_over(
     account: Account, bob: Account, app_of: Callable[..., App]
 ) -> None:
     old = app_of(("one", account, legacy(account)))
-    with closing(open_database(old.database_url, create=True)) as database:
+    with closing(open_database(old.settings.database_url, create=True)) as database:
         vars(old)["database"] = database
         with pytest.raises(ConfigError, match=r"pools\.two: its credentials are of the kaggle account Bob"):
             reloaded(old, lambda: app_of(("one", account, legacy(account)), ("two", bob, legacy(bob))))
@@ -163,7 +162,7 @@ def test_the_daemon_closes_a_pool_of_a_second_account(
     account: Account, bob: Account, app_of: Callable[..., App]
 ) -> None:
     app = app_of(("one", account, token(account)), ("two", bob, token(bob)))
-    with closing(open_database(app.database_url, create=True)) as database:
+    with closing(open_database(app.settings.database_url, create=True)) as database:
         vars(app)["database"] = database
         held = lease.acquire(database, "tests", 1_000)
         assert held is not None

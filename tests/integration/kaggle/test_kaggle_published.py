@@ -17,7 +17,8 @@ from platforms.registry import published
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.outside.ports import Ports
-from scheduler.service.requests import inputs, queue
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import take_input
 from scheduler.store import trees
 from scheduler.store.engine import Database
 from tests.lab.faults import Fault
@@ -50,7 +51,7 @@ def pin(held: Account, database: Database) -> Callable[[str], Input]:
 
     def run(source: str, name: str = "base") -> Input:
         options = {"emulator": held.server.address, "credentials": str(held.folder / "kaggle.json")}
-        return inputs.take(
+        return take_input(
             database, held.store, Input(name, source), 0, print, str, lambda: published("kaggle", options, {})
         )
 
@@ -138,4 +139,4 @@ def test_what_kaggle_does_not_show_is_told_at_submission(held: Account, pin: Cal
     with pytest.raises(TreeError, match=r"no framework abacus\. It has api, coral"):
         pin("kaggle-model:org/tiny/abacus/base/1")
     with pytest.raises(Misconfigured, match="no account is configured"):
-        inputs.take(None, held.store, Input("base", "kaggle-dataset:org/set"), 0, print)  # type: ignore[arg-type]
+        take_input(None, held.store, Input("base", "kaggle-dataset:org/set"), 0, print)  # type: ignore[arg-type]

@@ -15,8 +15,9 @@ from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.run import Lane
 from scheduler.service.launch.inputs import trees_of, with_inputs
-from scheduler.service.launch.packages import package_trees, told_packages, with_packages
-from scheduler.service.requests import code, environment, inputs, queue
+from scheduler.service.launch.launch_document import package_trees, told_packages, with_packages
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import keep_code, keep_lock, take_input
 from scheduler.store import jobs as job_rows
 from scheduler.store import trees
 from tests.lab.hub import NAME, StandInHub
@@ -72,10 +73,10 @@ def test_a_session_that_reaches_no_store_is_handed_the_code_and_inputs_of_its_jo
         "tests = os.environ['SCHED_INPUT_TESTS']; print('reads', open(tests + '/a/b').read())"
     )
     (folder / "helper.py").write_text("WORD = 'mine'")
-    kept = code.keep(database, account.store, Code(str(folder)), 0)
+    kept = keep_code(database, account.store, Code(str(folder)), 0)
     (tmp_path / "tests" / "a").mkdir(parents=True)
     (tmp_path / "tests" / "a" / "b").write_text("an input")
-    given = inputs.take(database, account.store, Input("tests", str(tmp_path / "tests")), 0, print)
+    given = take_input(database, account.store, Input("tests", str(tmp_path / "tests")), 0, print)
     trees = {"input.tests": f"input/{given.digest}"}
     lane = {"command": ["{python}", "train.py"], "code": code_prefix(kept.digest), "trees": trees}
     account.adapter().launch(account.request("uff-ufm-0001", "", **lane), account.now())
@@ -98,7 +99,7 @@ def test_a_repository_of_the_hub_reaches_a_session_without_internet_through_the_
     with StandInHub({"config.json": b"of the Hub", "weights.bin": bytes(5_000)}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        given = inputs.take(database, account.store, Input("base", f"hf:{NAME}"), 0, print)
+        given = take_input(database, account.store, Input("base", f"hf:{NAME}"), 0, print)
         spec = JobSpec("ufm", "manager", ("{python}",), 100, 10.0, inputs=(given,))
         with database.write() as tx:
             job_rows.add(tx, spec, 0)
@@ -128,7 +129,7 @@ def test_a_session_imports_a_package_that_its_image_lacks(
     pool = Pool("pool", "kaggle", "T4", options={"emulator": account.server.address, "internet": internet})
     ports = replace(make_ports(), artifacts=account.store, pools={"pool": pool})
     wanted = JobSpec("ufm", "main", ("x",), 100, 1.0, requirements=Requirements(str(tmp_path / "requirements.txt")))
-    spec = replace(wanted, requirements=environment.keep(ports.database, account.store, wanted, ports.pools, 0))
+    spec = replace(wanted, requirements=keep_lock(ports.database, account.store, wanted, ports.pools, 0))
     queue.add(ports.database, [spec], account.now(), "test")
     due = [Placement("pool", 0, 3_600, (PlannedLane("ufm", 1, 10),))]
     until(lambda: with_packages(ports, due), "the wheels")

@@ -23,9 +23,10 @@ from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.run import Lane
-from scheduler.service.launch.packages import package_trees, told_packages, with_packages
+from scheduler.service.launch.launch_document import package_trees, told_packages, with_packages
 from scheduler.service.outside.ports import Ports
-from scheduler.service.requests import code, environment, inputs, queue
+from scheduler.service.requests import queue
+from scheduler.service.requests.stored import keep_code, keep_lock, take_input
 from tests.lab.packages import use_index, write_wheel
 from tests.lab.patience import until
 
@@ -135,7 +136,7 @@ def packages_of(ports: Ports, file: Path, monkeypatch: pytest.MonkeyPatch) -> di
     pool = Pool("pool", "local", "cpu", options={"internet": "off"})
     ports = replace(ports, pools={"pool": pool})
     wanted = JobSpec("lm", "main", ("x",), 100, 1.0, requirements=Requirements(str(file)))
-    spec = replace(wanted, requirements=environment.keep(ports.database, ports.artifacts, wanted, ports.pools, 0))
+    spec = replace(wanted, requirements=keep_lock(ports.database, ports.artifacts, wanted, ports.pools, 0))
     queue.add(ports.database, [spec], 0, "test")
     until(lambda: with_packages(ports, [Placement("pool", 0, 3_600, (PlannedLane("lm", 1, 10),))]), "the wheels")
     told = told_packages(Lane(0, "lm", 1, (), None, trees=package_trees(spec, pool)), spec, pool)
@@ -159,13 +160,13 @@ def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
     (folder / "train.py").write_text(FOLDER_TRAINING)
     (folder / "helper.py").write_text("WORD = 'mine'")
     (folder / "requirements.txt").write_text("light\n")
-    kept = code.keep(ports.database, world.store, Code(str(folder)), 0)
+    kept = keep_code(ports.database, world.store, Code(str(folder)), 0)
     packages = packages_of(ports, folder / "requirements.txt", monkeypatch)
     shutil.rmtree(folder)
     here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "word").write_text("-and-read")
-    given = inputs.take(ports.database, world.store, Input("tests", str(tmp_path / "tests")), 0, print)
+    given = take_input(ports.database, world.store, Input("tests", str(tmp_path / "tests")), 0, print)
     (tmp_path / "tests" / "word").unlink()
     trees = {"input.tests": f"input/{given.digest}"}
     lane = {"code": code_prefix(kept.digest), "trees": trees, "target_step": 100, "packages": packages}

@@ -198,7 +198,7 @@ def _check_halvings(world: World, tx: Connection) -> None:
     rule = next((spec.halving for spec in world.specs.values() if spec.halving is not None), None)
     if rule is None:
         return
-    steps = [event.data["step"] for event in events.after(tx, 0, limit=10**6, kinds=("job.promote",))]
+    steps = [event.data["step"] for event in events.tail(tx, 0, limit=10**6, kinds=("job.promote",))]
     for level, step in enumerate(rule.rungs[1:], 1):
         most = rule.candidates // rule.factor**level
         world.sometimes("promoted", step in steps)
@@ -231,7 +231,7 @@ def _check_parents(world: World, tx: Connection) -> None:
     """Raise Violation when a session is told to start from what another could not, before the daemon verified it."""
     refused: set[str] = set()
     kinds = ("job.parent_refused", "checkpoint.verified", "run.submit")
-    for event in events.after(tx, 0, limit=10**6, kinds=kinds):
+    for event in events.tail(tx, 0, limit=10**6, kinds=kinds):
         match event.kind:
             case "job.parent_refused":
                 refused.add(event.data["checkpoint"])

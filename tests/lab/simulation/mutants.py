@@ -15,10 +15,10 @@ from scheduler.core.reconcile import Finish, ForceStop, reconcile
 from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
 from scheduler.service.facts import apply, early_stops, halvings, observation, observe, snapshot, verification
-from scheduler.service.faults.postponements import Postponements
+from scheduler.service.faults.places import Postponements
 from scheduler.service.launch import launch
 from scheduler.service.quota import audit
-from scheduler.service.upkeep import retention
+from scheduler.service.upkeep import housekeeping
 from scheduler.store import checkpoints, jobs, ledger, outbox, watched
 from tests.lab.simulation.lane import Lane
 from tests.lab.simulation.place import SimulatedPlatform
@@ -380,8 +380,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("messages again", "a delivery is not written down", outbox, "sent", _silent),
     Mutant("messages lost", "a report is due and not written", outbox, "add", _no),
-    Mutant("nothing kept", "retention keeps no newest", retention, "verdicts", _nothing_stays),
-    Mutant("blobs swept", "components go though a manifest names them", retention, "_named", _unnamed),
+    Mutant("nothing kept", "retention keeps no newest", housekeeping, "verdicts", _nothing_stays),
+    Mutant("blobs swept", "components go though a manifest names them", housekeeping, "_named", _unnamed),
     Mutant("gone is proven", "a session that vanished is not looked for", cycle, "reconcile", _steps(_all_proven)),
     Mutant("nothing brought home", "what a platform keeps is left there", observe, "_bring_home", _silent),
     Mutant(
