@@ -212,7 +212,11 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
     database = Database(url)
     if database.path is not None:
-        _make_folder(database.path.parent)
+        try:
+            database.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            where, why = str(database.path.parent), error.strerror or str(error)
+            raise StoreFailure("no folder for the database", where, why, "Make it, or give another") from None
         # For its owner alone, whatever the mask; SQLite gives the files beside it the same rights, and tells better
         # what is wrong with the place.
         with suppress(OSError):
@@ -252,14 +256,6 @@ def _check_revision(where: str, version: str | None) -> None:
         raise StoreFailure("database is older", where, why, "Run `schedctl db upgrade`")
     if version != REVISIONS[-1]:
         raise newer_database(where, version, REVISIONS[-1])
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise StoreFailure("no folder for the database", str(folder), why, "Make it, or give another") from None
 
 
 def _parsed(url: str) -> URL:

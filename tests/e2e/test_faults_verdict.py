@@ -68,9 +68,9 @@ JUDGED = (
     "scheduler.service.versions.look._write",
 )
 TAKEN_BACK = (
-    "scheduler.service.versions.watching.read_watch",
+    "scheduler.service.versions.look.read_watch",
     "scheduler.store.versions.note_promotion",
-    "scheduler.service.versions.watching.take_back",
+    "scheduler.service.versions.look.take_back",
 )
 COMMITTED = "scheduler.service.versions.look.judge_alone"
 SHORT = ("scheduler.store.evaluations.begin", "scheduler.store.evaluations.say")

@@ -19,7 +19,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.late_sessions import AHEAD
-from scheduler.service.launch.lanes import note_lanes, noted_lanes
+from scheduler.service.launch.launch_document import note_lanes, noted_lanes
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, ledger, runs

@@ -18,7 +18,7 @@ from scheduler.core.version import DeploymentRule
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.deploy.deployer import Deployer, Deployments, carry_out
 from scheduler.service.outside.ports import Ports, ServedAt
-from scheduler.service.versions.watching import read_watch, take_back
+from scheduler.service.versions.look import read_watch, take_back
 from scheduler.store import checkpoints, deployments, events
 from scheduler.store.deployments import DAEMON
 from scheduler.store.engine import Database

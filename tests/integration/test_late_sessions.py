@@ -19,7 +19,7 @@ from scheduler.core.job import Active, Done, Queued
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.service.cycle import late_sessions
 from scheduler.service.cycle.late_sessions import observe_late
-from scheduler.service.launch.lanes import stop_flag_key
+from scheduler.service.launch.launch_document import stop_flag_key
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, ledger, runs, watched
 from scheduler.views.needs import needs

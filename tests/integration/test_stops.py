@@ -13,7 +13,7 @@ from platforms.base import Unreachable
 from scheduler.core.reconcile import AskStop, ForceStop, Sighting
 from scheduler.core.run import Lane, Run, Running, Stopping
 from scheduler.service.cycle.stops import Stops
-from scheduler.service.launch.lanes import stop_flag_key
+from scheduler.service.launch.launch_document import stop_flag_key
 from tests.lab.clocks import HandClock
 
 if TYPE_CHECKING:

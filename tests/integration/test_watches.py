@@ -12,7 +12,8 @@ import pytest
 
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions import promotion, watching
+from scheduler.service.versions import look as watching
+from scheduler.service.versions import promotion
 from scheduler.service.versions.promotion import overrule, promote
 from scheduler.store import events, versions
 from scheduler.store.engine import Database

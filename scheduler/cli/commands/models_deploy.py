@@ -21,7 +21,7 @@ from scheduler.core.version import Deployment
 from scheduler.judge.evidence import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer, served_parts
 from scheduler.service.requests import models
-from scheduler.service.versions.watching import read_watch, take_back
+from scheduler.service.versions.look import read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.versions import Version
 from scheduler.views import models as views

@@ -54,8 +54,7 @@ from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.housekeeping import sweep_ended
-from scheduler.service.versions.look import ModelSync
-from scheduler.service.versions.watching import Watches
+from scheduler.service.versions.look import ModelSync, Watches
 from scheduler.store import checkpoints, due, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.events import Event

@@ -32,7 +32,7 @@ from scheduler.service.facts.apply import LINGERS_SECONDS
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report, record_late
 from scheduler.service.faults.isolation import isolated_run
-from scheduler.service.launch.lanes import noted_lanes, put_stop_flag, stop_flag_key
+from scheduler.service.launch.launch_document import noted_lanes, put_stop_flag, stop_flag_key
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, conditions, due, events, jobs, ledger, prices, runs, watched

@@ -17,7 +17,7 @@ from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import FIRST_PROGRESS_SECONDS, Overheads, patience, quiet_seconds
 from scheduler.service.faults.isolation import apart, isolated_run
 from scheduler.service.faults.places import Pauses
-from scheduler.service.launch.lanes import put_stop_flag, stop_flag_key
+from scheduler.service.launch.launch_document import put_stop_flag, stop_flag_key
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, jobs, rates, runs

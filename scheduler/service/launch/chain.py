@@ -32,9 +32,8 @@ from scheduler.service.facts.apply import close_lane
 from scheduler.service.facts.snapshot import gives_secrets, load_snapshot
 from scheduler.service.faults.isolation import apart
 from scheduler.service.launch.inputs import trees_of
-from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.launch import launch_request, new_lane, order_of, pin_parent, prepare
-from scheduler.service.launch.launch_document import FORMAT
+from scheduler.service.launch.launch_document import FORMAT, note_lanes
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, limits, runs, trees
 

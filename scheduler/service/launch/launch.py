@@ -32,8 +32,13 @@ from scheduler.service.facts.snapshot import choose_parent, gives_secrets, pinne
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import QUOTA_DENIED, LaunchNews, Obstacle, let_in, refused_by, rest
 from scheduler.service.launch.inputs import trees_of, with_data, with_inputs
-from scheduler.service.launch.lanes import note_lanes, stop_flag_key
-from scheduler.service.launch.launch_document import launch_document, package_trees, with_packages
+from scheduler.service.launch.launch_document import (
+    launch_document,
+    note_lanes,
+    package_trees,
+    stop_flag_key,
+    with_packages,
+)
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import launchable

@@ -27,8 +27,7 @@ from platforms.local.spawn import of_sessions
 from scheduler.clock import real_now
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
-from scheduler.service.launch.lanes import put_stop_flag
-from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.launch.launch_document import launch_document, put_stop_flag
 from scheduler.service.outside.ports import Policy
 from scheduler.service.requests.stored import keep_code
 

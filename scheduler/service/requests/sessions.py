@@ -16,7 +16,7 @@ from scheduler.core.reasons import show
 from scheduler.core.reconcile import started_of
 from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
 from scheduler.service.facts.observation import DECLARED
-from scheduler.service.launch.lanes import put_stop_flag
+from scheduler.service.launch.launch_document import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
 from scheduler.store.engine import Database
 
