@@ -1,1 +1,1 @@
-"""The artifact store as sessions reach it: checkpoints brought back and published."""
+"""The artifact store as sessions use it: checkpoints, code, trees and locks."""

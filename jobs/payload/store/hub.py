@@ -1,7 +1,7 @@
-"""Repositories of the Hub: a listing in our store pins the commit and every file, the bytes come from the Hub itself.
+"""Repositories of the Hub: a listing in the artifact store pins commit and files, the bytes come from the Hub.
 
-A download goes on where it was cut off, also by the death of this process. Addresses that the Hub hands out expire and
-are asked for again; the token is for the Hub alone; what was fetched is believed by its digest and by nothing else.
+An interrupted download is resumed, even after the death of this process. Download addresses expire and are requested
+again; the token is sent to the Hub only; files are verified by their digests.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _Answer = TypeVar("_Answer")
 Tell = Callable[[int, int], None]
 
 KIND = "hub"
-GIT = "git:"  # before the object name of a file that git itself holds; a large one has its sha256
+GIT = "git:"  # prefix of a git object name; large files have their SHA-256 instead
 _SILENCE_SECONDS = 30.0  # without a byte from the server
 _ANSWER_SECONDS = 60.0  # for a page of a listing
-_PIECE_SECONDS = 600.0  # for as much of a file as comes; the next request goes on from there
-_TRIES = 6  # without a byte more than before
+_PIECE_SECONDS = 600.0  # for one request of a file; the next request continues from there
+_TRIES = 6  # without progress
 _WAIT_SECONDS_MAX = 300.0  # at once
-_PATIENCE_SECONDS = 300.0  # in all, without a byte more than before
+_PATIENCE_SECONDS = 300.0  # total, without progress
 _REDIRECTS_MAX = 5
 _READ_BYTES = 1 << 20
 
 
 class HubDenied(OSError):
-    """The Hub does not give this to us; ``code`` is its answer."""
+    """The Hub refused access; ``code`` is the HTTP status."""
 
     def __init__(self, address: str, code: int) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class HubDenied(OSError):
 
 
 class Again(Exception):
-    """It may succeed when it is tried again, after ``wait_seconds`` if the server asked for that."""
+    """A temporary failure: retry, after ``wait_seconds`` if the server asked for it."""
 
     def __init__(self, why: str, wait_seconds: float | None = None) -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class Again(Exception):
 
 
 class Repository(NamedTuple):
-    """A commit of a repository: ``name`` as it stands in addresses, and its files."""
+    """A commit of a repository: ``name`` as in addresses, and its files."""
 
     endpoint: str
     name: str
@@ -66,16 +66,16 @@ class Repository(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all files together."""
+        """The total size of all files."""
         return sum(entry.bytes for entry in self.entries)
 
     def address(self, path: str) -> str:
-        """Return where a file is asked for."""
+        """Return the address of a file."""
         return f"{self.endpoint}/{self.name}/resolve/{self.commit}/{quote(path)}"
 
 
 def parse_repository(data: bytes) -> Repository:
-    """Read the listing of a repository. Raises BadListing."""
+    """Parse the listing of a repository. Raises BadListing."""
     entries, document = parse_listing(data, LIMITS)
     words = [document.get(name) for name in ("endpoint", "name", "commit")]
     endpoint, name, commit = (word if isinstance(word, str) else "" for word in words)
@@ -87,9 +87,9 @@ def parse_repository(data: bytes) -> Repository:
 def fetch_repository(
     transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None, token: str = ""
 ) -> Repository:
-    """Put the files of the repository that the listing at ``prefix`` pins into ``target``; see ``fetch_tree``.
+    """Download the repository pinned by the listing at ``prefix`` into ``target``, as ``fetch_tree`` does.
 
-    Raises HubDenied besides what that raises.
+    Raises HubDenied and what ``fetch_tree`` raises.
     """
     with making_of(target) as making:
         repository = parse_repository(fetch_listing(transport, prefix, making))
@@ -99,7 +99,7 @@ def fetch_repository(
 
 
 def download_files(repository: Repository, target: Path, making: Path, token: str, tell: Tell) -> None:
-    """Make ``target`` of what the Hub gives. Raises HubDenied, BadListing, FileNotFoundError, OSError."""
+    """Download all files into ``target``. Raises HubDenied, BadListing, FileNotFoundError, OSError."""
     done, total = 0, repository.bytes
 
     def take(entry: Entry, place: Path) -> None:
@@ -126,11 +126,11 @@ def ask(
     end: int = 0,
     seconds: float = _ANSWER_SECONDS,
 ) -> _Answer:
-    """Ask for an object from byte ``start`` on, up to ``end`` if that is given; return what ``take`` makes of it.
+    """Request the bytes [``start``, ``end``) of an object and return the result of ``take`` on the answer.
 
-    All of it takes ``seconds`` at most, at each place that it leads to.
+    ``seconds`` is the deadline for each address, also of redirects.
 
-    Raises HubDenied, FileNotFoundError, and Again for what may be another answer next time.
+    Raises HubDenied, FileNotFoundError, and Again for temporary failures.
     """
     first = urlsplit(address)
     place = address
@@ -145,7 +145,7 @@ def ask(
         if token and at_hub:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            request = urllib.request.Request(place, headers=headers)  # noqa: S310 - its scheme was looked at
+            request = urllib.request.Request(place, headers=headers)  # noqa: S310 - the scheme was checked
             with Deadline(seconds) as deadline, opener(deadline).open(request, timeout=_SILENCE_SECONDS) as answer:
                 return take(answer)
         except urllib.error.HTTPError as error:
@@ -162,9 +162,9 @@ def ask(
 
 
 def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], bool] = lambda: False) -> _Answer:
-    """Do work, again while it raises Again, and more often if it ``advanced``.
+    """Call ``work``, with retries while it raises Again, and with more retries if it ``advanced``.
 
-    Raises ConnectionError when that does not help, and what the work raises.
+    Raises ConnectionError if retries do not help, and what ``work`` raises.
     """
     tries, waited = 0, 0.0
     while True:
@@ -180,7 +180,7 @@ def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], 
 
 
 def _download(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
-    """Bring a file here, from where it was cut off. Raises HubDenied, FileNotFoundError, OSError."""
+    """Download a file, resuming a partial download. Raises HubDenied, FileNotFoundError, OSError."""
     furthest = 0
 
     def advanced() -> bool:
@@ -210,7 +210,7 @@ def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int
 
 
 def _start(answer: HTTPResponse, here: int, size: int) -> int:
-    """Return from which byte on an answer is. Raises Again when it is not of this file."""
+    """Return the offset at which an answer starts. Raises Again if it is not of this file."""
     if answer.status == 206:
         content_range = answer.headers.get("Content-Range", "")
         begin, _, total = content_range.removeprefix("bytes ").partition("/")
@@ -220,7 +220,7 @@ def _start(answer: HTTPResponse, here: int, size: int) -> int:
     length = answer.headers.get("Content-Length")
     if length is not None and length != str(size):
         raise Again(f"{size} bytes were pinned, and {length} are offered")
-    return 0  # it does not go on: all of it comes again
+    return 0  # the server does not resume: it sends the whole file
 
 
 def _copy(answer: HTTPResponse, sink: BinaryIO, here: int, size: int, tell: Callable[[int], None]) -> None:

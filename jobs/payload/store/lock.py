@@ -1,6 +1,6 @@
-"""The lock of a job's requirements in the store: every package at one version with the digests of its files.
+"""The lock of a job's requirements in the store: every package at one version, with the digests of its files.
 
-It is made where the job is added, for each Python and platform that a session may have, and its sha256 is its name.
+It is made when the job is added, for each Python version and platform of its sessions, and is named by its SHA-256.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,240}\.whl", re.ASCII)
 
 
 class BadLock(ValueError):
-    """A lock, or a list of wheels, is not what it must be; nothing of it is installed."""
+    """A lock, or a list of wheels, is invalid; nothing of it is installed."""
 
 
 class Pin(NamedTuple):
-    """One package: its name as indexes write it, its version, and the sha256 of each file that may be installed."""
+    """One package: its name as in indexes, its version, and the SHA-256 of each file that may be installed."""
 
     name: str
     version: str
@@ -36,9 +36,9 @@ class Pin(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """``demands`` is what was asked for, ``targets`` what that comes to, by :func:`target_name`.
+    """A lock: ``demands`` are the requirements, ``targets`` the pinned packages by :func:`target_name`.
 
-    ``exact``: the image's own package does instead of a pinned one only if it has the very version.
+    ``exact``: a package of the image replaces a pinned one only if it has the same version.
     """
 
     demands: tuple[str, ...]
@@ -47,17 +47,17 @@ class Lock(NamedTuple):
 
 
 def lock_prefix(digest: str) -> str:
-    """Return the folder of the store in which a lock is."""
+    """Return the key prefix of a lock in the store."""
     return f"lock/{digest}"
 
 
 def wheels_digest(lock: str, target: str) -> str:
-    """Return what names the wheels of the lock of a digest for a target: both determine every byte of them."""
+    """Return the digest that names the wheels of a lock for a target; lock and target determine them."""
     return hashlib.sha256(f"{lock} {target}".encode()).hexdigest()
 
 
 def wheels_prefix(lock: str, target: str) -> str:
-    """Return the folder of the store in which these wheels are, for sessions that reach no index."""
+    """Return the key prefix of these wheels in the store, for sessions without an index."""
     return f"wheels/{wheels_digest(lock, target)}"
 
 
@@ -70,12 +70,12 @@ def target_name(python: str, platform: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return a package's name in the one form in which names are compared."""
+    """Return the canonical form of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def encode_lock(lock: Lock) -> bytes:
-    """Return the one form in which a lock is written. Raises BadLock for what no session would read."""
+    """Return the canonical encoding of a lock. Raises BadLock if :func:`parse_lock` would refuse it."""
     document = {
         "format": FORMAT,
         "demands": list(lock.demands),
@@ -91,7 +91,7 @@ def encode_lock(lock: Lock) -> bytes:
 
 
 def parse_lock(data: bytes, digest: str = "") -> Lock:
-    """Return the lock, of the sha256 ``digest`` if that is given. Raises BadLock."""
+    """Parse a lock, which must have the SHA-256 ``digest`` if given. Raises BadLock."""
     if len(data) > LOCK_BYTES_MAX:
         raise BadLock(f"a lock of more than {LOCK_BYTES_MAX >> 20} MiB")
     if digest and hashlib.sha256(data).hexdigest() != digest:
@@ -113,7 +113,7 @@ def parse_lock(data: bytes, digest: str = "") -> Lock:
 
 
 def requirement_lines(pins: Iterable[Pin]) -> str:
-    """Return pins as pip and uv read them, each with its digests."""
+    """Return pins as lines of a requirements file, each with its digests."""
     return "".join(
         f"{pin.name}=={pin.version} {' '.join(f'--hash=sha256:{digest}' for digest in pin.digests)}\n"
         for pin in sorted(pins)
@@ -121,14 +121,14 @@ def requirement_lines(pins: Iterable[Pin]) -> str:
 
 
 def encode_wheels(wheels: Mapping[str, str]) -> bytes:
-    """Return the list of a wheelhouse: file names with their sha256, under which they lie beside it. Raises BadLock."""
+    """Return the list of a wheelhouse: file names with the SHA-256 by which they are stored. Raises BadLock."""
     data = json.dumps({"format": FORMAT, "wheels": dict(wheels)}, separators=(",", ":"), sort_keys=True).encode()
     parse_wheels(data)
     return data
 
 
 def parse_wheels(data: bytes) -> Mapping[str, str]:
-    """Return the sha256 of each wheel by its file name. Raises BadLock."""
+    """Return the SHA-256 of each wheel by file name. Raises BadLock."""
     wheels = _document(data).get("wheels")
     if not isinstance(wheels, dict) or not all(
         _WHEEL.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)

@@ -1,8 +1,8 @@
-"""Manifests: what a checkpoint consists of. The one parser of them, for the agent as for the daemon.
+"""Manifests: the components of a checkpoint. The agent and the daemon use this parser.
 
-A manifest is the JSON document a payload writes last, create-only, named ``<step>-<attempt>``. Names sort by step,
-then by the attempt that made it; the attempt is a fencing number, because attempts of a job never repeat and never
-run twice. Nothing here reads a component's content as anything but bytes.
+A manifest is a JSON document that is written last, create-only, named ``<step>-<attempt>``. Names sort by step, then by
+attempt; the attempt is a fencing number, because attempts of a job are never repeated. The content of components is not
+interpreted here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..bounds import (
 FORMAT = 1
 _NAME = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/([0-9]{12})-([0-9]{6})\.json")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# What torch (.metadata, __0_0.distcp), Lightning (epoch=3-step=90.ckpt), Accelerate, Composer and Orbax write.
+# File names of torch (.metadata, __0_0.distcp), Lightning (epoch=3-step=90.ckpt), Accelerate, Composer and Orbax.
 _PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._][A-Za-z0-9._=+@,-]*"
 _COMPONENT = re.compile(rf"{_PART}(/{_PART}){{0,7}}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
@@ -43,7 +43,7 @@ _WHY_MAX = 500
 
 
 class BadManifest(ValueError):
-    """The document is not a manifest, or not the one its name promises."""
+    """The document is not a manifest, or does not match its key."""
 
     def __init__(self, key: str, why: str) -> None:
         self.key = key
@@ -77,22 +77,22 @@ class Manifest:
 
     @property
     def key(self) -> str:
-        """The name in the store."""
+        """The key in the store."""
         return manifest_key(self.job, self.step, self.attempt)
 
     @property
     def size(self) -> int:
-        """Bytes of all components."""
+        """The total size of all components in bytes."""
         return sum(component.bytes for component in self.components)
 
     @property
     def digest(self) -> str:
-        """The sha256 of what it holds: names, sizes and digests of all components, its maker and when."""
+        """The SHA-256 of its content: names, sizes and digests of all components, attempt and time."""
         lines = sorted(f"{part.sha256} {part.bytes} {part.name}\n" for part in self.components)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def encode(self) -> bytes:
-        """Return the document's bytes."""
+        """Return the document as bytes."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
 
 
@@ -118,7 +118,7 @@ def valid_component_name(name: str) -> bool:
 
 
 def parse_manifest(key: str, data: bytes) -> Manifest:
-    """Read a manifest from hostile bytes; raises BadManifest with what is wrong."""
+    """Parse a manifest from untrusted bytes. Raises BadManifest with the fault."""
     named = split_key(key)
     if named is None:
         raise BadManifest(key, "this is not a manifest's name")
@@ -185,7 +185,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk before anything else happens."""
+    """Sync a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,7 @@
-"""A store reached by signed addresses: reading by GET, writing by POST, each below what the daemon signed for.
+"""A store accessed by presigned URLs: reading by GET, writing by POST, within the prefixes that the daemon signed.
 
-POST knows no condition, so an object is created by replacing whatever has its name. That is harmless here: components
-are named by their content, which the server checks, and manifests and reports by the attempt that writes them, of
-which there is only one.
+POST has no condition, so creating an object replaces one of the same name. That is harmless: components are named by
+their content, which the server verifies, and manifests and reports by the attempt that writes them, which is unique.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from .transport import PIECE_BYTES, pour
 _Answer = TypeVar("_Answer")
 
 _SILENCE_SECONDS = 30.0  # without a byte from the server
-_PIECE_SECONDS = 120.0  # for the head of an answer, and for each piece of what is long
+_PIECE_SECONDS = 120.0  # for the head of an answer, and for each piece of a long body
 _PAUSES = (0.2, 1.0, 3.0)  # wall seconds before each further try
 _DOCUMENT_BYTES_MAX = 16 << 20
-_ANSWER_BYTES = 1000  # what is quoted of an error
+_ANSWER_BYTES = 1000  # bytes of an error that are quoted
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Post(NamedTuple):
-    """The right to write keys that begin with ``below``; in the bucket they have ``prefix`` before them."""
+    """The right to write keys that start with ``below``; in the bucket they have the additional ``prefix``."""
 
     below: str
     url: str
@@ -45,10 +44,10 @@ class Post(NamedTuple):
 
 
 class PresignedTransport:
-    """Objects behind signed addresses. ``cache`` is a local folder for data; see Transport for what methods do."""
+    """A Transport over presigned URLs. ``cache`` is a local folder for data."""
 
     def __init__(self, address: Mapping[str, Any], cache: Path) -> None:
-        """Raises KeyError and TypeError for an address that is none."""
+        """Raises KeyError and TypeError for an invalid address."""
         self._gets = {str(key): str(url) for key, url in address["gets"].items()}
         self._posts = [Post(**entry) for entry in address["posts"]]
         self._folders: Mapping[str, Mapping[str, str]] = address["folders"]
@@ -63,7 +62,7 @@ class PresignedTransport:
         return self._download(self._url(key), key, target)
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:
-        """See Transport; a taken key is only seen where there is a right to read it."""
+        """See Transport; an existing key is noticed only with a right to read it."""
         if key in self._gets and self.exists(key):
             return False
         self.put(key, source)
@@ -90,7 +89,7 @@ class PresignedTransport:
     def exists(self, key: str) -> bool:
         """See Transport. Raises PermissionError without a right to read it."""
         try:
-            # The address is signed for GET, so HEAD is refused.
+            # The URL is signed for GET, so HEAD would be refused.
             self._get(self._url(key), key, lambda answer, _: answer.read(1), {"Range": "bytes=0-0"})
         except FileNotFoundError:
             return False
@@ -99,7 +98,7 @@ class PresignedTransport:
         return True
 
     def verify(self, key: str, sha256: str) -> bool:
-        """See Transport. What cannot be read is not known to be good."""
+        """See Transport. Objects that cannot be read count as not verified."""
         if key not in self._gets:
             return False
         with suppress(FileNotFoundError):
@@ -107,7 +106,7 @@ class PresignedTransport:
         return False
 
     def folder(self, prefix: str) -> Path:
-        """See Transport. The objects are copied once; lanes that ask at the same time each make their own."""
+        """See Transport. The objects are copied once; lanes that call at the same time make separate copies."""
         if prefix not in self._folders:
             raise FileNotFoundError(f"{prefix} is not among the folders of this session")
         target = self._cache / hashlib.sha256(prefix.encode()).hexdigest()[:16]
@@ -119,7 +118,7 @@ class PresignedTransport:
                 path = fresh / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._download(url, f"{prefix}/{name}", path)
-            with suppress(OSError):  # another lane was first: its copy is as good
+            with suppress(OSError):  # another lane was first; its copy is used
                 fresh.rename(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -149,11 +148,11 @@ class PresignedTransport:
 
 
 class EmptyObject(OSError):
-    """There is an object, and nothing in it."""
+    """The object exists, but is empty."""
 
 
 class _Form:
-    """A form with a file at its end, made again for each try and never whole in memory."""
+    """A form that ends with a file, streamed for each try and never held in memory."""
 
     def __init__(self, fields: Mapping[str, str], source: Path | bytes) -> None:
         boundary = os.urandom(16).hex()
@@ -173,7 +172,7 @@ class _Form:
         self.length = len(self._head) + size + len(self._tail)
 
     def pieces(self, deadline: Deadline) -> Iterator[bytes]:
-        """Yield the form's bytes; the deadline holds for each piece."""
+        """Yield the bytes of the form; the deadline applies to each piece."""
         yield self._head
         with io.BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb") as stream:
             yield from _pieces(stream, deadline)
@@ -181,7 +180,7 @@ class _Form:
 
 
 def _pieces(source: HTTPResponse | IO[bytes], deadline: Deadline) -> Iterator[bytes]:
-    """Yield what is read, however long it is, where each piece comes, or was taken, in time."""
+    """Yield pieces of a stream; the deadline is renewed for each piece."""
     while piece := source.read(PIECE_BYTES):
         deadline.renew()
         yield piece
@@ -190,7 +189,7 @@ def _pieces(source: HTTPResponse | IO[bytes], deadline: Deadline) -> Iterator[by
 def _patiently(
     key: str, request: Callable[[Deadline], urllib.request.Request], take: Callable[[HTTPResponse, Deadline], _Answer]
 ) -> _Answer:
-    """Ask, again if the answer may be another one next time. Raises OSError of the kind that Transport promises."""
+    """Send a request, with retries of temporary failures. Raises OSError as Transport specifies."""
     for pause in _PAUSES:
         try:
             return _ask(key, request, take)
@@ -219,7 +218,7 @@ def _ask(
 
 
 def _refusal(key: str, code: int, body: str) -> OSError:
-    """Return what an answer of this code means."""
+    """Return the error for an HTTP status."""
     if code == 404:
         return FileNotFoundError(f"{key} is not in the store")
     if code == 416:

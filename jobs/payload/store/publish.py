@@ -1,4 +1,4 @@
-"""Publish a finished checkpoint folder: components first, manifest last, each create-only; and restore the newest."""
+"""Publish a finished checkpoint folder (components first, manifest last, all create-only), and restore the newest."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FOLDER = re.compile(r"step-(\d{8,12})")
 
 
 class BadCheckpoint(Exception):
-    """A checkpoint folder breaks the training contract; publishing it again would not help."""
+    """A checkpoint folder violates the training contract; a retry would not help."""
 
 
 class PublishedManifest(NamedTuple):
-    """A manifest that is in the store."""
+    """A manifest in the store."""
 
     manifest: Manifest
     digests: frozenset[str]
 
 
 class Origin(NamedTuple):
-    """Who publishes, and from where the training went on."""
+    """The publishing attempt, and the checkpoint from which training continued."""
 
     job: str
     attempt: int
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def finished_steps(checkpoint_dir: Path) -> dict[int, Path]:
-    """Return the complete step folders by step, in ascending order; a name is only given to a complete folder."""
+    """Return the complete step folders by step, ascending; only complete folders have such a name."""
     steps = {
         int(match[1]): path
         for path in checkpoint_dir.iterdir()
@@ -57,10 +57,10 @@ def publish(
     now: Callable[[], float],
     known_good: frozenset[str],
 ) -> PublishedManifest:
-    """Store the folder as checkpoint ``step``; ``known_good`` are digests this session has itself verified or written.
+    """Store the folder as checkpoint ``step``; ``known_good`` are digests that this session has verified or written.
 
-    Safe to repeat after any failure: the store never holds a manifest whose components are not all there. Raises
-    OSError when the store or the disk fails, BadCheckpoint when the folder is not what the contract says.
+    Idempotent: the store never has a manifest with missing components. Raises OSError if the store or the disk fails,
+    BadCheckpoint if the folder violates the contract.
     """
     metrics = _metrics(folder, step)
     components = _components(folder)
@@ -69,8 +69,8 @@ def publish(
         source = folder / component.name
         if component.sha256 in known_good or transport.publish_new(key, source):
             continue
-        # The name is taken. A retrained step repeats its bytes, so the object may be the very one that was found
-        # damaged: content addressing would keep the damage for ever.
+        # The object exists. A repeated step has the same bytes, so this may be the damaged object itself, which content
+        # addressing would keep for ever.
         if not transport.verify(key, component.sha256):
             transport.put(key, source)
     manifest = Manifest(
@@ -87,7 +87,7 @@ def publish(
 
 
 def _standing(transport: Transport, manifest: Manifest) -> Manifest:
-    """Return the manifest that already has this name, from an earlier start of the same attempt."""
+    """Return the existing manifest of this key, from an earlier call of the same attempt; None if there is none."""
     try:
         standing = parse_manifest(manifest.key, transport.read(manifest.key))
     except BadManifest as error:
@@ -98,24 +98,24 @@ def _standing(transport: Transport, manifest: Manifest) -> Manifest:
 
 
 def _weights(components: tuple[Component, ...]) -> set[Component]:
-    """Return all but the metrics, which may differ in a step that was trained twice."""
+    """Return the components without the metrics, which may differ if a step was trained twice."""
     return {component for component in components if component.name != "meta.json"}
 
 
 def same_content(folder: Path, manifest: Manifest) -> bool:
-    """Return whether a folder holds exactly the components of a manifest, its metrics aside."""
+    """Return whether a folder has exactly the components of a manifest, apart from metrics."""
     return _weights(_components(folder)) == _weights(manifest.components)
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder; first its name, so that no half of it can be taken for a checkpoint."""
+    """Remove a folder; it is renamed first, so that a partly removed one is never used as a checkpoint."""
     doomed = folder.with_name(f".doomed-{folder.name}")
     folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _metrics(folder: Path, step: int) -> dict[str, float]:
-    """Return the metrics of a checkpoint, and see to it that no name among them tells a secret, here or there."""
+    """Return the metrics of a checkpoint, with secrets in their names redacted in the file as well."""
     file = folder / "meta.json"
     try:
         data = file.read_bytes()
@@ -136,7 +136,9 @@ def _components(folder: Path) -> tuple[Component, ...]:
 
 def _component(folder: Path, path: Path) -> Component:
     name = path.relative_to(folder).as_posix()
-    outside = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())  # Composer links its latest
+    outside = path.is_symlink() and not path.resolve().is_relative_to(
+        folder.resolve()
+    )  # Composer makes a link to its latest checkpoint
     if outside or not path.is_file() or not valid_component_name(name):
         raise BadCheckpoint(
             f"{folder.name}/{name} cannot be a component: it must be a plain file in the folder, at most eight folders "
@@ -145,24 +147,23 @@ def _component(folder: Path, path: Path) -> Component:
     return Component(name, sha256_file(path), path.stat().st_size)
 
 
-# Bring back the newest checkpoint that verifies.
-# What a reader of this one object will always meet: a bad sector, or something else in a file's place.
+# Restore the newest checkpoint that verifies.
+# Errors that belong to this object: a bad sector, or something other than a file.
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 
 
 class Restored(NamedTuple):
-    """What was found: the checkpoint that is in place (None: none verified), and the ones that are damaged."""
+    """The restored checkpoint (None: none verified), and the damaged ones."""
 
     manifest: Manifest | None
     bad: tuple[tuple[str, str], ...]  # (manifest key, why), newest first
 
 
 def restore(transport: Transport, job: str, candidates: Sequence[str], target: Path) -> Restored:
-    """Try the candidates, newest first; put the first whose every byte verifies into the folder ``target``.
+    """Restore the first candidate, newest first, of which every byte verifies, into the folder ``target``.
 
-    A damaged candidate is recorded and the one before it tried. Raises OSError for trouble that is not the
-    candidate's fault, with the local disk or a store that does not answer: an older one would not fare better, and
-    what is recorded is never used again.
+    A damaged candidate is recorded, never used again, and the next older one is tried. Raises OSError for errors of the
+    local disk or the store, which would affect older candidates too.
     """
     bad: list[tuple[str, str]] = []
     partial = target.with_name(f"{target.name}.partial")

@@ -1,6 +1,6 @@
-"""Where checkpoints and reports go: a small port, and the folder that implements it.
+"""The transport to the artifact store: its interface, and the implementation on a folder.
 
-Everything is asked for by key, nothing is listed, so that a transport made of presigned URLs can stand in.
+Objects are accessed by key and never listed, so that presigned URLs can implement it too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 20
 
 
 def pour(pieces: Iterable[bytes], sink: BinaryIO | None = None) -> str:
-    """Write pieces to ``sink``, if there is one; return the sha256 (hex) of all of them."""
+    """Write pieces to ``sink``, if given; return their SHA-256 (hex)."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -28,7 +28,7 @@ def pour(pieces: Iterable[bytes], sink: BinaryIO | None = None) -> str:
 
 
 class Fetches(Protocol):
-    """The part of a store that trees are fetched with."""
+    """The part of a transport that downloads trees."""
 
     def fetch(self, key: str, target: Path) -> str:
         """See Transport.fetch."""
@@ -37,37 +37,37 @@ class Fetches(Protocol):
 class Transport(Protocol):
     """A store of immutable objects and a few overwritten documents, under ``/``-separated keys.
 
-    Every method may be called again after any failure. A missing object raises FileNotFoundError, trouble with the
-    store or the local disk any other OSError. Every call ends in bounded time; two threads may call at once.
+    All methods are idempotent and thread-safe, and end in bounded time. A missing object raises FileNotFoundError, a
+    failure of the store or the local disk another OSError.
     """
 
     def read(self, key: str) -> bytes:
-        """Return a small document whole."""
+        """Return the content of a small document."""
 
     def fetch(self, key: str, target: Path) -> str:
-        """Copy an object into a new local file; return the sha256 (hex) of what was written."""
+        """Copy an object to a new local file; return the SHA-256 (hex) of its content."""
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:
-        """Create an object, durably and all at once; False, with nothing changed, when the key is taken."""
+        """Create an object atomically and durably; return False, changing nothing, if the key exists."""
 
     def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
-        """Create or replace an object all at once; without ``durable`` a power cut may undo or empty it."""
+        """Create or replace an object atomically; without ``durable`` a power failure may undo or empty it."""
 
     def exists(self, key: str) -> bool:
-        """Return whether the key is taken."""
+        """Return whether the key exists."""
 
     def verify(self, key: str, sha256: str) -> bool:
-        """Return whether the object is there with exactly this content."""
+        """Return whether the object exists with exactly this content."""
 
     def folder(self, prefix: str) -> Path:
-        """Return a local folder that holds the objects under a prefix; may be the store's own: read only."""
+        """Return a local folder with the objects under a prefix; read-only, since it may be the store itself."""
 
 
 class DirectoryTransport:
-    """A folder on a file system this machine can see; keys are paths below it."""
+    """A Transport on a folder of this machine; keys are paths below it."""
 
     def __init__(self, root: Path, given_root: Path | None = None) -> None:
-        """``given_root`` is a second folder, only read, for objects that are not to lie in ``root``."""
+        """``given_root`` is a second, read-only folder for objects that are not in ``root``."""
         self._root = root
         self._beside = given_root
 
