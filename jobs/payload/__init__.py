@@ -1,1 +1,1 @@
-"""What is shipped and runs on the platform; imports nothing of ours but itself."""
+"""The payload: shipped to the platform and run there; it imports no other package of this project."""

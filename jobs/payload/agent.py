@@ -1,7 +1,7 @@
-"""The program a platform starts: ``python agent.py launch.json`` (or ``python -m jobs.payload.agent launch.json``).
+"""The program that a platform starts: ``python agent.py launch.json`` (``python -m jobs.payload.agent launch.json``).
 
-It leaves a result for every lane and exits 0; it exits 2 when launch.json is unreadable, and 1 when a result could be
-left nowhere. Python 3.11 and its standard library are all it needs.
+It exits 0 after writing a result for every lane, 2 if launch.json is unreadable, and 1 if a result could not be written
+anywhere. It needs Python 3.11 and the standard library only.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _NAME_WHEN_SHIPPED = "payload"
 
 
 def main() -> int:
-    """Run the session that the command line names."""
-    # First of all: a SIGTERM that comes while we start waits for its handler instead of killing us without a result.
+    """Run the session of the launch document on the command line."""
+    # First: a SIGTERM during the start is held back until its handler is set, instead of ending without a result.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     supervise = importlib.import_module(f"{_package()}.supervise")
     return int(supervise.main(sys.argv[1:]))
 
 
 def _package() -> str:
-    """Return the name of our package; run as a plain script we have none, so the folder is made one."""
+    """Return the name of this package; when run as a script, the folder is made a package first."""
     if __package__:
         return __package__
     folder = Path(__file__).resolve().parent

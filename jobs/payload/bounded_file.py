@@ -1,4 +1,4 @@
-"""Read a file of somebody else whole: a regular file only, and never more than a limit."""
+"""Read untrusted files: regular files only, up to a limit, without following links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
-    """Return the bytes of a regular file, which a link may name.
+    """Return the bytes of a regular file; links are followed.
 
     Raises OSError: EINVAL for a device, a pipe or a socket, which could block or never end, and EFBIG beyond
     ``bytes_max``.
@@ -29,17 +29,17 @@ def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         data = stream.read(bytes_max + 1)
-    if data is None:  # one of /proc that would have us wait
+    if data is None:  # a file of /proc that would block
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
     if len(data) > bytes_max:
         raise OSError(errno.EFBIG, f"larger than {bytes_max:,} bytes", str(path))
     return data
 
 
-# Plain files below a folder that others write to as well: no link leads out of it, and no pipe or device holds us up.
+# Plain files below a folder that others write to: links are not followed, pipes and devices are refused.
 #
-# Every part of the way is opened on its own, from the folder before it, so that no other process can change it.
-# What says that something stands there, but no plain file or folder: a link, a pipe, a socket, a device.
+# Each part of the path is opened relative to the folder before it, so that no other process can replace it.
+# The error numbers of an entry that is neither a plain file nor a folder: a link, a pipe, a socket, a device.
 ODD = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -47,9 +47,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @contextmanager
 def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a folder below ``root``, which may be a link itself; nothing below it is followed.
+    """Yield a descriptor of a folder below ``root``; ``root`` may be a link, links below it are not followed.
 
-    With ``make``, what is missing is made, and synced into the folder above it. Raises OSError.
+    With ``make``, missing folders are created and synced to disk. Raises OSError.
     """
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -71,7 +71,7 @@ def _opened(folder: int, name: str, *, make: bool) -> int:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # somebody else was faster
+        pass  # another process has created it
     else:
         os.fsync(folder)
     return os.open(name, _FOLDER, dir_fd=folder)
@@ -97,7 +97,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 
 
 def read_below(root: Path, relative: str, limit_bytes: int = 1 << 20) -> bytes:
-    """Return what a plain file below ``root`` holds. Raises OSError, also when it is longer."""
+    """Return the content of a plain file below ``root``. Raises OSError, also if it is longer than the limit."""
     with open_below(root, relative) as stream:
         data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:

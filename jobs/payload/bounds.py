@@ -1,7 +1,7 @@
-"""Bounds: how what comes from outside is read. A value passes with its type and within its range, or not at all.
+"""Bounds: validation of values from outside by type and range.
 
-Whoever wrote it may be mistaken or hostile: booleans for numbers, infinities, four hundred digits, text that moves a
-cursor or that no database takes. One bad field costs that field, not the document it stands in.
+Untrusted documents may contain booleans for numbers, infinities, four hundred digits, terminal control sequences, or
+text that no database stores. An invalid field is dropped; the rest of its document is used.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import reprlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-STEP_MAX = 10**12 - 1  # as many digits as a manifest's name has
+STEP_MAX = 10**12 - 1  # as many digits as in the name of a manifest
 ATTEMPT_MAX = 10**6 - 1  # likewise
 LANE_MAX = 999
-INSTANT_MAX = 253_402_300_799  # UTC seconds: the last instant that a calendar can show
+INSTANT_MAX = 253_402_300_799  # UTC seconds: the last instant of the calendar
 SPAN_MAX = 10**9  # seconds: thirty years
 BYTES_MAX = 2**50
 SPEED_MIN, SPEED_MAX = 1e-6, 1e6  # steps per second
 MEASURE_MAX = 1e18  # of a loss or a metric, either way
-TELEMETRY = {  # figures of a training's steps, and the highest that is believed
+TELEMETRY = {  # metrics of training steps, with their highest plausible values
     "tokens_per_second": 1e12, "step_seconds_p90": float(SPAN_MAX), "padding": 1.0, "gradient_norm": MEASURE_MAX,
     "gpu_busy": 1.0,
 }  # fmt: skip
@@ -32,16 +32,16 @@ SAMPLE_MAX = 400  # characters
 REFUSALS_MAX = 20  # kept of one document
 
 _SAID_MAX = 200
-_DIGITS_MAX = 20  # more than 64 bits need; Python itself refuses to read some thousands
+_DIGITS_MAX = 20  # more digits than 64 bits need; Python refuses to parse some thousands
 _Value = TypeVar("_Value")
 
 
 class Unfit(ValueError):
-    """A value of another type, or outside its range."""
+    """A value has the wrong type or is out of range."""
 
 
 class Rejection(NamedTuple):
-    """One thing that was not believed: which field, why, and the beginning of what it said."""
+    """A rejected value: its field, the reason, and the beginning of the value."""
 
     field: str
     why: str
@@ -49,7 +49,7 @@ class Rejection(NamedTuple):
 
 
 def read_json(data: bytes | str) -> Any:
-    """Read JSON of any content; raises ValueError for what is none. Numbers too long to hold become infinite."""
+    """Parse JSON of any content. Raises ValueError for invalid JSON; integers that are too long become infinite."""
     try:
         return json.loads(data, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS_MAX else math.inf)
     except RecursionError:
@@ -57,7 +57,7 @@ def read_json(data: bytes | str) -> Any:
 
 
 def digits(text: object, high: int) -> int | None:
-    """Return the whole number from 0 to ``high`` that a text writes in ASCII digits; None for anything else.
+    """Return the integer from 0 to ``high`` that a text of ASCII digits represents; None for anything else.
 
     ``str.isdigit`` is true for characters that int() refuses, and some thousand digits are refused as well.
     """
@@ -80,7 +80,9 @@ def number(value: Any, low: float = 0.0, high: float = MEASURE_MAX) -> float:
     """Return a finite number within ``low`` .. ``high``. Raises Unfit."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unfit("not a number")
-    if not low <= value <= high:  # compares without conversion, so an integer of any length too; NaN is never within
+    if (
+        not low <= value <= high
+    ):  # compares without conversion, so it works for integers of any length; NaN is never within the range
         raise Unfit(f"not within {low:g} .. {high:g}")
     return float(value)
 
@@ -91,7 +93,7 @@ def measure(value: Any) -> float:
 
 
 def speed(value: Any) -> float:
-    """Return steps per second: none at all, or a speed that something can have. Raises Unfit."""
+    """Return steps per second: zero, or a plausible speed. Raises Unfit."""
     return 0.0 if number(value, 0.0, SPEED_MAX) == 0 else number(value, SPEED_MIN, SPEED_MAX)
 
 
@@ -103,7 +105,7 @@ def text(value: Any, limit: int = TEXT_MAX) -> str:
 
 
 def clean(value: str, limit: int = TEXT_MAX) -> str:
-    """Return text that every terminal, file and database takes: no control characters, no halves of a character."""
+    """Return text without control characters and lone surrogates, safe for terminals, files and databases."""
     cut = value[:limit]
     if cut.isprintable():
         return cut
@@ -118,7 +120,7 @@ def word(value: Any, allowed: Collection[str]) -> str:
 
 
 def measures(values: Any) -> dict[str, float]:
-    """Return the metrics that can be compared, shown and stored; whatever else is among them is left out."""
+    """Return the valid metrics; others are left out."""
     result: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, dict) else ():
         if len(result) >= MEASURES_MAX:
@@ -132,10 +134,10 @@ def measures(values: Any) -> dict[str, float]:
 
 
 def training_data(value: Any) -> dict[str, Any]:
-    """Return what a training learns: records by form, [why, count, first place] of others, tokens, padding.
+    """Return the description of training data: records by form, [reason, count, first place] of skipped ones, tokens.
 
-    ``cut`` records are longer than a row; ``padding`` is a share of the tokens of all rows; ``samples`` are texts in
-    which the learned parts are marked. Raises Unfit.
+    ``cut`` is the number of records longer than a row; ``padding`` is the share of padding among the tokens of all
+    rows; ``samples`` are texts with the learned parts marked. Raises Unfit.
     """
     if not isinstance(value, dict):
         raise Unfit("not an object")
@@ -161,7 +163,7 @@ def training_data(value: Any) -> dict[str, Any]:
 
 
 def without_secrets(data: Mapping[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
-    """Return what :func:`training_data` read with ``hide`` applied to its words."""
+    """Return the result of :func:`training_data` with ``hide`` applied to its texts."""
     return {
         **data,
         "records": {hide(form): count for form, count in data["records"].items()},
@@ -171,23 +173,23 @@ def without_secrets(data: Mapping[str, Any], hide: Callable[[str], str]) -> dict
 
 
 def brief(value: Any) -> str:
-    """Return the beginning of what was said, for a person to look at; of any value, however long or deep."""
+    """Return the beginning of any value as text for a person, however long or deeply nested it is."""
     try:
         text = _SHORT.repr(value)
-    except Exception as error:  # noqa: BLE001 - a repr of somebody else's, or an integer that Python will not print
+    except Exception as error:  # noqa: BLE001 - a foreign __repr__, or an integer too long to print
         text = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
     return clean(text, _SAID_MAX)
 
 
 class Reader:
-    """Reads the fields of one document. What does not pass is noted in ``refused``, and counts as not said."""
+    """Reads the fields of one document. Invalid fields are added to ``refused`` and count as missing."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self.refused: list[Rejection] = []
 
     def read(self, name: str, reader: Callable[..., _Value], *bounds: Any) -> _Value | None:
-        """Return a field as ``reader`` reads it; None when it is missing, null, or does not pass."""
+        """Return a field validated by ``reader``; None if it is missing, null or invalid."""
         value = self._document.get(name)
         if value is None:
             return None
@@ -198,11 +200,11 @@ class Reader:
             return None
 
     def text(self, name: str, limit: int = TEXT_MAX) -> str:
-        """Return a field's text; empty when there is none."""
+        """Return a text field; empty if it is missing."""
         return self.read(name, text, limit) or ""
 
     def refuse(self, name: str, why: str, value: Any) -> None:
-        """Note that a field is not believed."""
+        """Note that a field was rejected."""
         if len(self.refused) < REFUSALS_MAX:
             self.refused.append(Rejection(name, why, brief(value)))
 

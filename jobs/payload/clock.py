@@ -1,4 +1,4 @@
-"""The payload's clock: the only module that is shipped which reads one."""
+"""The payload's clock: the only module of the payload that reads a clock."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 def stopwatch() -> float:
-    """Return wall seconds since some instant: what differs between two readings is how long it took."""
+    """Return monotonic wall seconds, for measuring durations."""
     return time.monotonic()
 
 
 class Clock(NamedTuple):
     """Scheduled time, in seconds UTC: ``epoch + (wall - origin) * scale``.
 
-    In real life epoch and origin are 0 and scale is 1; a rehearsal lets an hour pass in a second. The wall clock is
-    used, not a monotonic one, because the deadline was set on another process's wall clock.
+    Normally epoch and origin are 0 and scale is 1; in a rehearsal an hour passes in a second. The wall clock is used,
+    not a monotonic one, because the deadline was set on the wall clock of another process.
     """
 
     epoch: float = 0.0

@@ -1,6 +1,6 @@
-"""Deadlines: a whole exchange over a network ends in time, however slowly the other side goes on.
+"""Total deadlines for network exchanges.
 
-A socket's time-out counts from byte to byte: a server that sends one each second holds its client for ever.
+The time-out of a socket applies to single reads: a server that sends a byte each second blocks its client for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Connection = TypeVar("_Connection", bound=HTTPConnection)
 
 
 class Deadline:
-    """Shuts the sockets that it watches when its seconds of real time are over; its body then ends in TimeoutError."""
+    """A context that shuts its watched sockets after some seconds of real time, and then raises TimeoutError."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -40,15 +40,15 @@ class Deadline:
         with self._lock:
             while self._sockets:
                 self._sockets.pop().close()
-        # What was read until then may look whole, or wrong in any way.
+        # The data read until then may look complete, or be invalid in any way.
         if self._over and (error is None or isinstance(error, OSError | HTTPException | ValueError)):
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
     def watch(self, opened: socket.socket) -> socket.socket:
-        """Shut also this connection when the time is over, and return it.
+        """Watch a connection too, and return it.
 
-        A descriptor of our own keeps it in reach: TLS takes the socket over before its handshake, http.client forgets
-        it once an answer has begun.
+        Its descriptor is duplicated, because TLS takes the socket over before the handshake and http.client drops it
+        when an answer starts.
         """
         with self._lock:
             self._sockets.append(socket.fromfd(opened.fileno(), opened.family, opened.type))
@@ -57,14 +57,14 @@ class Deadline:
         return opened
 
     def follow(self, connection: _Connection) -> _Connection:
-        """Watch what a connection opens, and return it."""
-        opened: Any = connection  # http.client's own name for what opens its sockets is not public
+        """Watch the sockets that an HTTP connection opens, and return it."""
+        opened: Any = connection  # the method of http.client that opens sockets is private
         create = opened._create_connection  # noqa: SLF001 - see above
         opened._create_connection = lambda *words, **more: self.watch(create(*words, **more))  # noqa: SLF001 - see above
         return connection
 
     def renew(self) -> None:
-        """Count the seconds again from the end of those that run now: another part of what is long has come whole."""
+        """Extend the deadline by its seconds, after a complete part of a long transfer."""
         self._renewed = True
 
     def _new_timer(self) -> threading.Timer:
@@ -89,14 +89,14 @@ class Deadline:
 
 
 class Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: what is sent, and what proves us, goes where the settings say and nowhere else."""
+    """Refuses redirects: data and credentials are sent only to the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return nothing, so that the answer is an error of its code."""
+        """Return None, so that a redirect becomes an HTTPError of its status."""
 
 
 class HttpAnswer(NamedTuple):
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -106,7 +106,7 @@ class HttpAnswer(NamedTuple):
 def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> HttpAnswer:
     """Send a request and return the answer, of any status; no redirect is followed.
 
-    Raises OSError, HTTPException or ValueError when there is no whole answer within ``seconds`` and ``bytes_max``.
+    Raises OSError, HTTPException or ValueError without a complete answer within ``seconds`` and ``bytes_max``.
     """
     with Deadline(seconds) as deadline:
         try:
@@ -129,12 +129,12 @@ def header_date(text: Any) -> float | None:
 
 
 def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
-    """Return what opens addresses under a deadline, without following redirects."""
+    """Return a urllib opener with a deadline that does not follow redirects."""
     return urllib.request.build_opener(Stay, _Watched(deadline))
 
 
 class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections that a deadline watches."""
+    """A handler whose connections are watched by a deadline."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()

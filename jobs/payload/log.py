@@ -1,4 +1,4 @@
-"""The payload's log: lines on standard error, which every platform keeps. What is secret is taken out on the way."""
+"""The payload's log: lines on standard error, which every platform keeps, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def log(lane: int | None, message: str) -> None:
 
 
 def write(descriptor: int, data: bytes) -> bool:
-    """Write bytes to the log; False when it takes no more. A full disk or a closed pipe must not end training."""
+    """Write bytes to the log; return False on failure, since a full disk or a closed pipe must not end training."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]

@@ -1,4 +1,4 @@
-"""Redact: text is cleaned of the values of secrets, however they were encoded or cut."""
+"""Redaction: replaces secrets in text, in their common encodings and also where a text is cut."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from urllib.parse import quote, quote_plus
 
 Redact = Callable[[str], str]
 MARK = "[secret]"
-# Shorter values are words: hiding them would blacken every line and protect nothing.
+# Shorter values are ordinary words: replacing them would change every line and protect nothing.
 LENGTH_MIN = 6
-_STRIDES = (27, 9, 3, 1)  # of characters between two looks: the longer the words, the fewer
+_STRIDES = (27, 9, 3, 1)  # distance between two positions that are examined: the longer the words, the fewer positions
 
 # How tools print bytes and characters as numbers: one of them, and what stands between two.
 _HEX = [(form, between) for form in ("%02x", "%02X") for between in ("", " ", ":", "-", ",", ", ")]
@@ -27,26 +27,26 @@ _CHARACTERS = [("\\u%04x", ""), ("\\u%04X", ""), ("&#%d;", ""), ("&#x%x;", ""), 
 
 _GO = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
-# What shortens a text may put these before or behind it.
+# Programs that shorten a text put these before or after it.
 _BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="
 _LINE_MIN = 57  # the shortest lines that encoders wrap a long text into are a little longer
 _BREAK = r"(?:\r?\n[ \t]*)?"
 
 
 class Redactor:
-    """Replaces secrets in text, also where they were encoded for a URL, a page, a mail or JSON, in hex or in base64.
+    """Replaces secrets in text, also encoded for URLs, HTML, mail or JSON, in hex or in base64.
 
-    A line break in it hides no secret. A text that was cut before it came here may end in the beginning of a secret,
-    begin with the end of one, or be a line out of the middle, which is replaced as well.
+    Secrets with line breaks inside are found. If a text was cut, the start of a secret at its end, the end of one at
+    its start, or a line from the middle of one are replaced too.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.know(secrets)
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Replace these, and no others, from now on."""
+        """Set the secrets to replace."""
         parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
-        # An accented character is written as one or as two, by the system that wrote it.
+        # An accented character is one code point or two, depending on the system that wrote it.
         spelled = {unicodedata.normalize(way, one) for one in parts for way in ("NFC", "NFD", "NFKC", "NFKD")} | parts
         forms = {form for secret in spelled if len(secret) >= LENGTH_MIN for form in _forms(secret)}
         forms = {form for form in forms if len(_in_one_line(form)) >= LENGTH_MIN}
@@ -54,19 +54,20 @@ class Redactor:
         self._words = sorted(forms, key=lambda form: (-len(form), form))
         self._begins = {word[:LENGTH_MIN] for word in self._words}
         self._ends = {word[-LENGTH_MIN:] for word in self._words}
-        self._inner: dict[int, set[str]] = {}  # by stride: pieces, of which each word has one at a multiple of it
+        self._inner: dict[int, set[str]] = {}  # pieces by stride: each word contains one at a multiple of the stride
         for word in map(_in_one_line, self._words):
             stride = next(each for each in _STRIDES if len(word) >= each + LENGTH_MIN - 1)
             self._inner.setdefault(stride, set()).update(_pieces(word[: stride + LENGTH_MIN - 1]))
 
     @property
     def longest(self) -> int:
-        """How many characters the longest form of a secret has; zero: none is known."""
+        """The length of the longest form of a secret; zero if there are no secrets."""
         return len(self._words[0]) if self._words else 0
 
     def whole(self, text: str) -> str:
-        """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
-        # Looking for pieces of all words at once is many times as fast as looking for each, or for the pattern.
+        """Return ``text`` with every complete secret replaced."""
+        # Searching for pieces of all words at once is many times faster than searching for each word or for the
+        # pattern.
         line = _in_one_line(text)
         if all(pieces.isdisjoint(_pieces(line, stride)) for stride, pieces in self._inner.items()):
             return text
@@ -79,7 +80,7 @@ class Redactor:
         return self.each((text,))[0]
 
     def each(self, texts: Iterable[str]) -> list[str]:
-        """Return the texts, each with every secret replaced; for many at once this is much the quickest."""
+        """Return the texts, each with every secret replaced; much faster than one call per text."""
         if not self._words:
             return list(texts)
         texts = list(texts)
@@ -111,7 +112,7 @@ def _pieces(text: str, stride: int = 1) -> Iterator[str]:
 
 
 def _begun(word: str, text: str, end: int) -> int | None:
-    """Return where the beginning of ``word`` stands that ``text`` was cut in, None where it was not."""
+    """Return the position of a start of ``word`` at the end of ``text``, None if there is none."""
     at = text.find(word[:LENGTH_MIN], max(0, end - len(word) + 1), end)
     while at >= 0:
         if word.startswith(text[at:end]):
@@ -121,7 +122,7 @@ def _begun(word: str, text: str, end: int) -> int | None:
 
 
 def _over(word: str, text: str, begin: int) -> int | None:
-    """Return where the end of ``word`` stands that ``text`` was cut in, None where it was not."""
+    """Return the position after an end of ``word`` at the start of ``text``, None if there is none."""
     end = word[-LENGTH_MIN:]
     at = text.find(end, begin, begin + len(word) - 1)
     while at >= 0:
@@ -133,7 +134,7 @@ def _over(word: str, text: str, begin: int) -> int | None:
 
 def _forms(secret: str) -> Iterator[str]:
     yield secret
-    # UTF-7 writes a character outside its plain alphabet together with its neighbours outside it.
+    # UTF-7 encodes a character outside its plain alphabet together with its neighbours outside it.
     seven = secret.encode("utf-7", "replace").decode()
     yield from (seven, re.sub(r"^\+[\w/+]*-?|\+[\w/+]*-?$", "", seven))
     raw = secret.encode("utf-8", "surrogateescape")
@@ -148,7 +149,7 @@ def _forms(secret: str) -> Iterator[str]:
             inner = json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
             yield from (inner, inner.translate(_GO), inner.replace("/", r"\/"))
     yield from (repr(secret)[1:-1], ascii(secret)[1:-1], repr(raw)[2:-1])
-    both = f"'\"{secret}"  # beside both quotation marks, Python escapes one of them
+    both = f"'\"{secret}"  # with both quotation marks in it, Python escapes one of them
     yield from (repr(both)[4:-1], ascii(both)[4:-1], repr(b"'\"" + raw)[5:-1])
     yield from (secret.replace("'", quoted) for quoted in ("'\"'\"'", r"'\''"))  # of a shell
     yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", secret)  # as Bash's printf %q
@@ -164,7 +165,7 @@ def _forms(secret: str) -> Iterator[str]:
     units = secret.encode("utf-16-be", "surrogatepass")
     for codes in (list(map(ord, secret)), [high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True)]):
         yield from (_numbered(codes, *each) for each in _CHARACTERS)
-    # Without the zero bytes at its ends, UTF-16 of ASCII is the same in both orders.
+    # Without the zero bytes at its ends, UTF-16 of ASCII text is the same in both byte orders.
     wide = (secret.encode(f"utf-16-{order}", "surrogatepass").strip(b"\0") for order in ("le", "be"))
     for data in {raw, *wide}:
         yield from (_numbered(data, *each) for each in _HEX)
@@ -179,11 +180,11 @@ def _numbered(codes: Sequence[int], form: str, between: str) -> str:
 
 
 def _inside(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Return how ``data`` looks inside a longer encoded text, for each place that it may begin at in a block.
+    """Return the encodings of ``data`` inside a longer text, for each offset within a block.
 
-    Characters that also depend on its neighbours are left out: those that differ beside other neighbours.
+    Characters that also depend on neighbouring data are left out.
     """
-    for before in range(5):  # no block of an encoding has more bytes
+    for before in range(5):  # the largest block of an encoding, in bytes
         texts = (encode(other * before + data + other * 9) for other in (b"\0", b"\1", b"\xff"))
         alike = "".join(chr(each[0]) if len(set(each)) == 1 else " " for each in zip(*texts, strict=False))
         yield max(alike.split(" "), key=len)

@@ -1,4 +1,4 @@
-"""Run the lanes of a session so that none can take another down."""
+"""Run the lanes of a session in separate processes, so that none affects another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .log import log
 
 EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-# Of the stop margin: what is left when a lane that hangs is ended and a result written in its place.
+# The part of the stop margin in which a hanging lane is killed and its result is written for it.
 _MARGIN_LAST = 0.1
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``LAUNCH.JSON [--lane INDEX]``; the exit status is 0 when every lane left a result."""
+    """Run ``LAUNCH.JSON [--lane INDEX]``; the exit status is 0 if every lane has a result."""
     match arguments:
         case [path]:
             only = None
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
-    """Run each lane in a process of its own, forked: a start from nothing would cost each an interpreter's start."""
+    """Run each lane in a forked process, which avoids an interpreter start for each."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     leash, hold = os.pipe()
     alive: dict[int, LaneOrder] = {}
@@ -79,20 +79,20 @@ def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
 
 
 def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
-    """Live as one lane, in the forked process; never returns."""
+    """Run one lane in the forked process; never returns."""
     code = EXIT_NO_RESULT
     try:
         os.setpgid(0, 0)
         os.close(hold)
         code = EXIT_OK if _live(launch, order, leash) else EXIT_NO_RESULT
-    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+    except BaseException:  # noqa: BLE001 - the process ends here in any case
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
 def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
-    """Live as one lane, then as each that continues after it; return whether all left a result."""
+    """Run one lane, then each lane that continues after it; return whether all have a result."""
     complete = True
     until: float | None = launch.clock.now() + (launch.chain.wait_seconds if launch.chain else 0.0)
     while True:
@@ -108,7 +108,7 @@ def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
 
 
 def _has_result(launch: Launch, order: LaneOrder) -> bool:
-    """Make sure that a lane whose process has ended left a result, and that no further order is given to it."""
+    """Ensure that a lane whose process has ended has a result and gets no further order."""
     launch, order = newest(launch, order)
     refuse_orders(launch, order)
     if not order.job:

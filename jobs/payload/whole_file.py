@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all, below a folder in which no link is followed.
+"""Atomic writes of files, below a folder in which links are not followed.
 
-Content goes to a temporary file of the same folder, which is synced and then linked or renamed: a link is atomic and
-fails when the name exists, so two writers never mix and a reader never sees a part. The folder is synced last, because
-a name that a power cut can take back is no object.
+Content is written to a temporary file in the same folder, synced, and then linked or renamed. Linking is atomic and
+fails if the name exists, so two writers never mix and readers never see a part. The folder is synced last, so that the
+name survives a power failure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PIECE_BYTES = 1 << 20
 
 
 def create_below(root: Path, relative: str, source: Source) -> bool:
-    """Write a file below ``root`` unless its name is taken; return whether this call did. Raises OSError."""
+    """Write a file below ``root`` unless it exists; return whether this call wrote it. Raises OSError."""
     way = PurePosixPath(relative)
     with folder_below(root, str(way.parent), make=True) as folder:
         if size_in(folder, way.name) is not None:
-            os.fsync(folder)  # its writer may have died just before this
+            os.fsync(folder)  # the writer may have died before it synced the folder
             return False
         with _written(folder, source) as temporary:
             try:
@@ -45,7 +45,7 @@ def create_below(root: Path, relative: str, source: Source) -> bool:
 
 
 def replace_below(root: Path, relative: str, source: Source, *, durable: bool = True) -> None:
-    """Write or replace a file below ``root``; without ``durable`` a power cut may undo or empty it. Raises OSError."""
+    """Write or replace a file below ``root``; without ``durable`` a power failure may undo it. Raises OSError."""
     way = PurePosixPath(relative)
     with (
         folder_below(root, str(way.parent), make=True) as folder,
@@ -57,7 +57,7 @@ def replace_below(root: Path, relative: str, source: Source, *, durable: bool = 
 
 
 def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
-    """Write a file so that a crash leaves the old one or the new one; with ``sync``, also where the power fails."""
+    """Write a file atomically: a crash leaves the old or the new one; with ``sync``, a power failure too."""
     data = content.encode() if isinstance(content, str) else content
     replace_below(path.parent, path.name, data, durable=sync)
 
@@ -74,7 +74,8 @@ def size_in(folder: int, name: str) -> int | None:
 @contextmanager
 def _written(folder: int, source: Source, *, durable: bool = True) -> Iterator[str]:
     """Yield the name of a temporary file of ``folder`` with the content of ``source``, then remove it."""
-    # Random: machines that share the folder have equal process ids. No suffix: it is never mistaken for a document.
+    # Random, since machines that share the folder may have equal process IDs; without a suffix, so that it is no
+    # document.
     name = f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
