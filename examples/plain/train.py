@@ -23,18 +23,17 @@ options = parser.parse_args()
 
 training = Training()
 chance = random.Random(training.seed)
-step, slope, offset = 0, 0.0, 0.0
-if training.resume_dir:  # what decides the next step: the model, and where the stream of random numbers stands
-    step, slope, offset, (version, numbers, rest) = json.loads((training.resume_dir / "state.json").read_text())
+step, slope, offset, loss = 0, 0.0, 0.0, 0.0
+if training.resume_dir:  # what decides the next step: the model, its loss so far, and the random numbers
+    step, slope, offset, loss, (version, numbers, rest) = json.loads((training.resume_dir / "state.json").read_text())
     chance.setstate((version, tuple(numbers), rest))
 
 
 def write(folder: Path) -> None:
     """Put into a folder all that decides the next step."""
-    (folder / "state.json").write_text(json.dumps([step, slope, offset, chance.getstate()]))
+    (folder / "state.json").write_text(json.dumps([step, slope, offset, loss, chance.getstate()]))
 
 
-loss = 0.0
 training.progress(step)
 while step < training.target_step and not training.should_stop:
     if training.should_save:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("daemon:pause", "Start no new sessions; running sessions continue."),
     "resume": ("daemon:resume", "Start new sessions again."),
     "submit": ("submit_jobs:submit", "Train a script: its folder becomes a job."),
+    "certify": ("certify:certify", "Interrupt a script here, and check that it resumes."),
     "corpus": ("groups:corpus", "Training data: build, show, compare, verify."),
     "advise": ("advise:advise", "Whether a model fits a GPU, how long it takes, what it costs."),
     "plan": ("groups:plan", "What runs next, and why a job waits."),

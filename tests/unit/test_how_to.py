@@ -18,6 +18,7 @@ QUESTIONS = {
     "own script on kaggle": "Run your own script on Kaggle",
     "what will it cost": "See what a job will cost, and what was spent",
     "how is a job resumed": "Resume a job",
+    "does my script resume exactly": "Check that a script resumes exactly",
     "why does my job wait": "Find out why a job waits",
     "second account": "Use a second Kaggle account",
     "back up and restore": "Back up and restore",

@@ -25,6 +25,7 @@ LOG_BYTES_MAX = 16 << 20
 TAIL_BYTES = 4000
 _PIECE_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 16
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # a script writes to a pipe: its lines would stay in a buffer for minutes
 _INPUT = re.compile(r"\{input:(\w+)\}|\$(SCHED_INPUT_\w+)|\$\{(SCHED_INPUT_\w+)\}", re.ASCII)  # in a word
 # Ends with our end of its standard input, however we die, and takes its whole process group along.
 _LEASH = ("/bin/sh", "-c", "trap '' TERM INT HUP USR1; read _; kill -KILL 0")
@@ -131,6 +132,7 @@ class Spec(NamedTuple):
     environment: Mapping[str, str]
     folder: Path
     prefix: str
+    sinks: tuple[int, int] | None = None  # for what it prints, instead of our own output
 
 
 class TrainingCommand:
@@ -163,12 +165,18 @@ class TrainingCommand:
             raise
         assert self._process.stdout  # noqa: S101 - for the type checker: both are pipes
         assert self._process.stderr  # noqa: S101
-        self.output = Relay(self._process.stdout.fileno(), sys.stdout.fileno(), spec.prefix)
-        self.errors = Relay(self._process.stderr.fileno(), sys.stderr.fileno(), spec.prefix)
+        out, err = spec.sinks or (sys.stdout.fileno(), sys.stderr.fileno())
+        self.output = Relay(self._process.stdout.fileno(), out, spec.prefix)
+        self.errors = Relay(self._process.stderr.fileno(), err, spec.prefix)
 
     def exit_code(self) -> int | None:
         """Return the exit status, minus the signal when one ended it; None while it runs."""
         return self._process.poll()
+
+    @property
+    def process_id(self) -> int:
+        """The number of the command's own process."""
+        return self._process.pid
 
     def ask(self, number: signal.Signals) -> None:
         """Send a signal to the command itself: of SIGUSR1 its helpers may die, and of SIGTERM it tells them."""
@@ -182,6 +190,12 @@ class TrainingCommand:
             self._guard.wait()
             os.close(self._leash)
 
+    def close(self) -> None:
+        """End what is left of the group and close its output, in a process that outlives it."""
+        self.kill()
+        with self._process:  # closes both streams
+            pass
+
 
 def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, resume: bool) -> Spec:
     """Return how to start a lane's command: its words with all placeholders filled in, and its environment."""
@@ -189,7 +203,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
     environment = {
         **os.environ,
-        "PYTHONUNBUFFERED": "1",  # a script writes to a pipe here: its lines would stay in a buffer for minutes
+        **UNBUFFERED,
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in order.devices),
         **order.environment,
         **prepared.inputs,
@@ -197,12 +211,10 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "SCHED_RUN_ID": launch.run,
         "SCHED_JOB": order.job,
         "SCHED_SEED": str(order.seed),
-        "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
-        "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
         "SCHED_DATA_DIR": prepared.data,
         "SCHED_TARGET_STEP": str(order.target_step),
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
-        "SCHED_PROGRESS": str(folder / "progress"),
+        **folders(folder, resume=resume),
     }
     environment.pop("SCHED_INPUT_PARENT", None)  # of a session that this one runs in
     if prepared.parent:
@@ -222,9 +234,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         output = folder / "command" / OUTPUT
         environment |= {"SCHED_OUTPUT_DIR": str(output), "SCHED_CHECKPOINT_DIR": str(output / "checkpoints")}
         environment |= {"SCHED_TARGET_STEP": "", "SCHED_PROGRESS": ""}
-    # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
-    path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    environment["PYTHONPATH"] = with_kit(environment.get("PYTHONPATH"))
     filled = (word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command)
     words = [_INPUT.sub(lambda reference: _folder_of(reference, environment), word) for word in filled]
     if order.nodes is not None:
@@ -232,6 +242,20 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         environment |= variables
     prefix = f"{order.job}| " if len(launch.lanes) > 1 or order.lane else ""
     return Spec(words, environment, folder / "command", prefix)
+
+
+def folders(folder: Path, *, resume: bool) -> dict[str, str]:
+    """Return the contract's variables that name what is in a lane's folder."""
+    return {
+        "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
+        "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        "SCHED_PROGRESS": str(folder / "progress"),
+    }
+
+
+def with_kit(path: str | None) -> str:
+    """Return a PYTHONPATH that makes `import trainer_kit` work in any script, behind what it had on its path."""
+    return os.pathsep.join(filter(None, (path, str(_PAYLOAD / "trainers"))))
 
 
 def _folder_of(match: re.Match[str], environment: dict[str, str]) -> str:

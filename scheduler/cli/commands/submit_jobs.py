@@ -21,6 +21,7 @@ from jobs.payload.bounds import digits
 from jobs.size import counted
 from jobs.spec import JobSpec
 from scheduler.cli.commands import job_options as options
+from scheduler.cli.commands.certify import command_of, warn_of_certificate
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
@@ -43,7 +44,6 @@ _STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures i
 _RUNS_SEARCHED = 200
 _SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
 _REQUIREMENTS = "requirements.txt"
-_RUNNERS = {".py": "{python}", ".sh": "bash"}
 _HERE = "command line"
 _HOW_FAR = (
     "Give --target-step N to a script that saves and resumes (docs/your-own-training.md), or to any other the longest "
@@ -142,21 +142,14 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     del allow_secrets  # they were
     table = options.table_of(fields)
-    path, here = script.expanduser().resolve(), Path.cwd()
-    if not path.is_file():
-        raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
-    folder = here if path.is_relative_to(here) else path.parent  # what is taken
-    word = path.relative_to(folder).as_posix()
+    folder, command = command_of(script, arguments or ())
+    word = command[1]
     with cli.app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
     wanted = _as_name(folder.name) or _as_name(script.stem) or "job"
     guessed = {"name": free_name(wanted, names), "steps_per_hour": _STEPS_PER_HOUR}
     if (folder / _REQUIREMENTS).is_file():
         guessed["requirements"] = str(folder / _REQUIREMENTS)
-    if (runner := _RUNNERS.get(script.suffix)) is None:
-        why = f"{script.name} is neither Python nor a shell script"
-        raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
-    command = [runner, word, *(arguments or ())]
     if "whole" in table:
         del guessed["steps_per_hour"]
     elif "target_step" not in table:
@@ -172,6 +165,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if "whole" in table and speaks:
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
     show_rungs(cli, specs[0])
+    warn_of_certificate(cli, specs[0], folder / word, folder)
     if dry_run:
         show_jobs(cli, specs, _HERE)
         return

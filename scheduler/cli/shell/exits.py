@@ -45,7 +45,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.REFUSED: "refused: not possible in the present state, or not confirmed",
     Exit.PLATFORM: "a platform, the artifact store or the disk failed",
     Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
-    Exit.VIOLATIONS: "doctor, verify, watch, sync or rehearse found something wrong, or a job waited for is not done",
+    Exit.VIOLATIONS: "doctor, verify, watch, sync, rehearse or certify found a fault, or a job waited for is not done",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
     Exit.BROKEN_PIPE: "the reader of the output went away",
 }

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from scheduler.store import jobs
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW, Schedctl
 
+REPOSITORY = Path(__file__).parents[3]
 LEARNS = """
 import threading
 from trainer_kit import Training
@@ -312,3 +316,37 @@ def test_a_secret_in_an_input_stops_the_upload(
     assert not queued()
     assert schedctl(*line, "--allow-secrets").code == 0
     assert (tmp_path / ".sched-allowed-secrets").is_file()
+
+
+def test_a_long_job_is_warned_of_until_its_script_is_certified(
+    schedctl: Schedctl, folder: Path, database: Database
+) -> None:
+    del database
+    failed = schedctl("certify", "train.py", "--steps", "300", "--json")  # it saves at the end alone
+    assert (failed.code, failed.document["level"]) == (Exit.VIOLATIONS, "failed")
+    plain = (REPOSITORY / "examples/plain/train.py").read_text()
+    (folder / "train.py").write_text(plain)
+    words = ("submit", "train.py", "--steps-per-hour", "100", "--dry-run", "--target-step")
+    assert "certif" not in schedctl(*words, "100").err
+    warned = schedctl(*words, "90000").err
+    assert "needs about 900 h, more than one session, and train.py has changed since it was certified" in warned
+    done = schedctl("certify", "train.py", "--steps", "2000", "--json")
+    assert (done.code, done.document["level"]) == (0, "E0"), done.document
+    assert "certif" not in schedctl(*words, "90000").err
+    (folder / "train.py").write_text(f"{plain}# changed\n")
+    assert "train.py has changed since it was certified" in schedctl(*words, "90000").err
+
+
+def test_ctrl_c_ends_a_certification_with_all_that_it_started(folder: Path, tmp_path: Path) -> None:
+    (folder / "train.py").write_text(
+        f"import os\nopen({str(tmp_path / 'pid')!r}, 'a').write(f'{{os.getpid()}}\\n')\n{LEARNS}"
+    )
+    words = [sys.executable, "-m", "scheduler", "certify", "train.py", "--steps", "100000"]
+    started = subprocess.Popen(words, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    pause = threading.Event()
+    while not (tmp_path / "pid").exists() and started.poll() is None:
+        pause.wait(0.02)
+    started.send_signal(signal.SIGINT)
+    started.communicate(timeout=30)
+    assert started.returncode == Exit.INTERRUPTED
+    assert [pid for pid in (tmp_path / "pid").read_text().split() if Path(f"/proc/{pid}").exists()] == []

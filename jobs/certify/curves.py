@@ -1,0 +1,163 @@
+"""Curves: what a resumed run reported and saved, against a run that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import stdev
+
+from jobs.certify.findings import EXACT, INEXACT, SAME_STATE, ResumeFinding
+from jobs.payload.store.manifest import sha256_file
+
+_TIMINGS = {"step", "gpu_memory_bytes", "tokens_per_second", "step_seconds_p90", "gpu_busy"}
+_ROUNDING = 1e-6  # relative: what another order of additions changes
+_JUMP = 3.0  # standard deviations
+_WINDOW = 200  # steps by which data are recognised
+_LEAST = 3  # losses that are recognised
+_NEAR = 50  # steps around the interruption, whose losses show how large noise is there
+_ALIKE = 5.0  # correlation of losses, in its standard deviations by chance
+
+Curve = Mapping[int, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Uninterrupted:
+    """Two runs that were not interrupted: values by step, digests of the last checkpoint's files, and their noise.
+
+    ``noise`` is by how much the two differ, by name of the value; ``steady`` are the files that are equal in both.
+    """
+
+    values: Curve
+    files: Mapping[str, str]
+    noise: Mapping[str, float]
+    steady: frozenset[str]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the two runs are the same, bit for bit."""
+        return not any(self.noise.values()) and self.steady == self.files.keys()
+
+
+def uninterrupted(first: Curve, second: Curve, files: Mapping[str, str], other: Mapping[str, str]) -> Uninterrupted:
+    """Return what two uninterrupted runs have in common, and how far they are apart."""
+    noise: dict[str, float] = {}
+    for step in first.keys() & second.keys():
+        for name, apart in _apart(first[step], second[step]).items():
+            noise[name] = max(noise.get(name, 0.0), apart)
+    return Uninterrupted(first, files, noise, frozenset(name for name in files if other.get(name) == files[name]))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digests of a checkpoint's files by name, without its metrics."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "meta.json")
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in paths}
+
+
+def compare(
+    resumed: Curve, files: Mapping[str, str], since: int, straight: Uninterrupted, *, moved: bool = False
+) -> tuple[str, list[ResumeFinding]]:
+    """Return how exactly a run continued from step ``since``: its level, and what is wrong.
+
+    One that ``moved`` to other devices adds up in another order; what is less than the loss' own noise is no finding.
+    """
+    steps = sorted(step for step in resumed.keys() & straight.values.keys() if step > since)
+    near = (values for step, values in sorted(straight.values.items()) if abs(step - since) <= _NEAR)
+    spread = _spread([values["loss"] for values in near if "loss" in values])
+    exact, first = True, None
+    for step in steps:
+        expected = straight.values[step]
+        for name, apart in _apart(expected, resumed[step]).items():
+            room = max(2 * straight.noise.get(name, 0.0), _ROUNDING * abs(expected[name]), spread if moved else 0.0)
+            exact = exact and apart == 0
+            if not apart <= room:
+                first = first or (step, name)
+    wrong = sorted(name for name in straight.files if files.get(name) != straight.files[name])
+    if first is not None:
+        finding = _named(resumed, steps, since, straight, spread, first)
+        return finding.level, [finding]
+    if exact and not moved and any(name in straight.steady for name in wrong):
+        message = f"all that was reported is the same, but {', '.join(wrong)} of the last checkpoint is not"
+        return INEXACT, [ResumeFinding("other_files", message)]
+    return (EXACT if exact and not wrong else SAME_STATE), []
+
+
+def _named(
+    resumed: Curve, steps: Sequence[int], since: int, straight: Uninterrupted, spread: float, first: tuple[int, str]
+) -> ResumeFinding:
+    """Return the finding for a run that differs, named by how it differs."""
+    step, name = first
+    ours, theirs = resumed[step][name], straight.values[step][name]
+    log = json.dumps({"step": step, **{key: value for key, value in resumed[step].items() if key != "step"}})
+    text = f"{name} is {ours:.6g} at step {step} and {theirs:.6g} without the interruption"
+    size = abs(ours - theirs) / spread if spread and name == "loss" else 0.0
+    measured = [one for one in steps if _loss(straight, one) and "loss" in resumed[one]]
+    losses = [resumed[one]["loss"] for one in measured]
+    at, same, own, best = _place_of(losses[:_WINDOW], measured, straight)
+    alike = _ALIKE / math.sqrt(min(_WINDOW, len(losses)) or 1)
+    sized = f"{text}, {size:.2g} standard deviations of the loss" if size else text
+    kind, message = "other_numbers", sized
+    if same:
+        kind, message = "older_state", f"resumed at step {since}, it continues from the state of step {at}"
+    elif best >= alike and best > own:
+        kind = "repeated_data"
+        message = f"from step {since} on it uses the data or the random numbers of step {at} on again: {text}"
+    elif measured and (step > measured[0] or name != "loss"):
+        kind, message = "other_update", f"the first loss is right, what follows is not: {sized}"
+    elif size > _JUMP:
+        kind = "loss_jump"
+    elif own >= alike:
+        kind, message = "other_state", f"the data are right, something else is not: {sized}"
+    return ResumeFinding(kind, message, log)
+
+
+def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterrupted) -> tuple[int, bool, float, float]:
+    """Return where else the uninterrupted run has losses like these: after which step, and whether they are equal.
+
+    Also how well losses without their trend correlate with those of the same steps, and with the best others.
+    """
+    if len(losses) < _LEAST:
+        return 0, False, 0.0, 0.0
+    whole = [(step, straight.values[step]["loss"]) for step in sorted(straight.values) if _loss(straight, step)]
+    curve, wanted, own, best = [loss for _, loss in whole], _bare(losses), 0.0, (-2.0, 0)
+    bare = _bare(curve)
+    for offset in range(len(curve) - len(losses) + 1):
+        alike = _correlation(wanted, bare[offset : offset + len(losses)])
+        if whole[offset][0] == steps[0]:
+            own = alike
+        else:
+            best = max(best, (alike, offset))
+    at = best[1]
+    same = all(abs(one - other) <= _ROUNDING * abs(other) for one, other in zip(losses, curve[at:], strict=False))
+    return whole[at][0] - 1, same and best[0] > own, own, best[0]
+
+
+def _bare(losses: Sequence[float]) -> list[float]:
+    """Return losses without their trend: each less the mean of it and its neighbours."""
+    windows = (losses[max(0, at - 2) : at + 3] for at in range(len(losses)))
+    return [loss - sum(window) / len(window) for loss, window in zip(losses, windows, strict=True)]
+
+
+def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    product = math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
+    return sum(a * b for a, b in zip(one, other, strict=True)) / product if product else 0.0
+
+
+def _spread(losses: Sequence[float]) -> float:
+    """Return the standard deviation of one loss' noise, from the changes between steps."""
+    changes = [after - before for before, after in pairwise(losses)]
+    return stdev(changes) / math.sqrt(2) if len(changes) > 1 else 0.0
+
+
+def _apart(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return how far the values of two reports are apart; a value that is no number in both is the same."""
+    names = sorted((one.keys() & other.keys()) - _TIMINGS, key=lambda name: name != "loss")
+    both = {name: (one[name], other[name]) for name in names}
+    return {n: 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b) for n, (a, b) in both.items()}
+
+
+def _loss(straight: Uninterrupted, step: int) -> bool:
+    return "loss" in straight.values[step]

@@ -1,0 +1,1 @@
+"""A training whose resume can be made wrong in twelve ways."""
