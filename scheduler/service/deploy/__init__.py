@@ -1,1 +1,1 @@
-"""Deployments: versions brought to targets beside the cycle, one at a time, finished or taken back after a crash."""
+"""Deployments: versions are deployed to targets outside the cycle, and completed or rolled back after a crash."""

@@ -1,4 +1,4 @@
-"""The deployer: all that a deployment needs, the same for the daemon and for a person's command."""
+"""The deployer: carries out deployments, for the daemon and for commands."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from scheduler.store.deployments import DAEMON
 from scheduler.store.errors import Refused
 from scheduler.store.versions import Version
 
-FOLDER = "deployments"  # below what is on its way
+FOLDER = "deployments"  # the folder of deployments in progress
 
 
 @dataclass(frozen=True, slots=True)
 class Deployer:
-    """Where deployments are carried out from.
+    """What deployments need: settings, database, artifact store and folders.
 
-    ``write`` opens a transaction that only the leader can commit; ``folder`` of this machine holds files on
-    their way and the locks that keep two processes of it apart. ``now`` tells scheduled UTC seconds.
+    ``write`` opens a transaction that only the leader can commit. ``folder`` is a local folder with files in transfer
+    and with locks between processes of this machine. ``now`` returns scheduled UTC seconds.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
@@ -58,24 +58,24 @@ class Deployer:
     targets: Mapping[str, ServedAt]
     folder: Path
     now: Callable[[], int]
-    redact: Callable[[str], str] = str  # takes known secrets out of what a target said
+    redact: Callable[[str], str] = str  # redacts known secrets in messages of targets
 
     @classmethod
     def of(cls, ports: Ports) -> Deployer:
-        """Return the daemon's."""
+        """Return the deployer of the daemon."""
         folder = ports.scratch / FOLDER
         read, now = ports.database.read, ports.clock.now
         return cls(read, ports.write, ports.artifacts, ports.targets, folder, now, ports.redact)
 
     def staging(self, target: str) -> Path:
-        """Return the folder of what is on its way to one target: another's comes and goes without it."""
+        """Return the transfer folder of one target; targets have separate folders."""
         return self.folder / target
 
     @contextmanager
     def alone(self, target: str, model: str) -> Iterator[None]:
-        """Keep other processes of this machine from the same work. Raises TargetBusy at once when one is at it.
+        """Lock the target against other processes of this machine. Raises TargetBusy at once if one has the lock.
 
-        The lock is the operating system's: it ends with the process, however that ends.
+        It is a lock of the operating system, which ends with the process.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / f"{target}--{model}.lock").open("ab") as handle:
@@ -87,12 +87,12 @@ class Deployer:
             yield
 
 
-# Targets of the settings, each opened when it is used, with credentials looked up when they are needed.
+# Targets of the settings. A target is opened, and its credentials are read, when it is used.
 _Opened = TypeVar("_Opened")
 
 
 def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, ServedAt]:
-    """Return where versions are served, by name. Nothing is opened, imported or read yet."""
+    """Return the deployment targets by name. Nothing is opened, imported or read yet."""
     return {
         target.name: ServedAt(
             DeploymentRule(target.name, target.models, target.automatic, target.first, target.watch_seconds),
@@ -116,9 +116,9 @@ def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -
     return open_target(target.name, target.kind, target.options, context)
 
 
-# The files of a version that leave the house: its checkpoint as the store has it, without what only training needs.
+# The files of a release: the checkpoint in the store without the files that only training needs.
 class Recorded(NamedTuple):
-    """What an evaluation wrote down of a version beside its scores: a file, and the job whose it is."""
+    """A file that an evaluation recorded besides the scores, and the job that it belongs to."""
 
     job: str
     component: Component
@@ -138,10 +138,10 @@ def probe_of_version(tx: Connection, version: Version) -> Recorded | None:
 def release_of(
     artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path, probe: Recorded | None = None
 ) -> Release:
-    """Return the release of a version below ``folder``; what an earlier try has fetched is used again.
+    """Return the release of a version below ``folder``; files downloaded by an earlier try are used again.
 
-    A ``probe`` goes along as ``probe.json``, unless the checkpoint has one. Raises BadRelease for files that are
-    damaged and weights that are never served; StoreError, OSError.
+    ``probe`` is added as ``probe.json`` unless the checkpoint has one. Raises BadRelease for damaged files and for
+    weights in formats that are never served; StoreError, OSError.
     """
     place = folder / version.model / f"{version.number}-{version.digest[:12]}"
     if not place.is_dir():
@@ -157,9 +157,9 @@ def release_of(
 def make_release(
     artifacts: BlobStore, version: Version, manifest: Manifest, place: Path, add: Callable[[Path], None] | None = None
 ) -> None:
-    """Make the new folder ``place`` of a version's files, sealed; it appears only when it is whole.
+    """Create the read-only folder ``place`` with a version's files, atomically.
 
-    ``add`` puts more into it before it is sealed. Raises as release_of.
+    ``add`` adds files before it is sealed. Raises what ``release_of`` raises.
     """
     fresh = place.with_name(f".{place.name}")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -176,7 +176,7 @@ def make_release(
 
 
 def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Component, part: Path) -> None:
-    """Copy one file of a job's to ``part``. Raises BadRelease if it is damaged; StoreError, OSError."""
+    """Copy one file of a job from the store to ``part``. Raises BadRelease if it is damaged; StoreError, OSError."""
     part.parent.mkdir(parents=True, exist_ok=True)
     artifacts.fetch(blob_key(job, component.sha256), part)
     if sha256_file(part) != component.sha256:
@@ -185,17 +185,17 @@ def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Comp
 
 
 def served_parts(manifest: Manifest) -> list[Component]:
-    """Return the files of a checkpoint that leave the house."""
+    """Return the files of a checkpoint that belong to a release."""
     return [component for component in manifest.components if leaves(component.name)]
 
 
-# Look: what is promoted and not where it should be is brought there, and what was cut off is carried out again.
+# The daemon's round: deploys promoted versions to automatic targets and resumes interrupted deployments.
 _ASK_EVERY_SECONDS = 600
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
 
 def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
-    """Return what is due or waits at the automatic targets now."""
+    """Return what is due or waiting at the automatic targets."""
     models = sorted({version.model for version in versions.everything(tx)})
     in_force = {model: promoted.number for model in models if (promoted := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
@@ -203,7 +203,7 @@ def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]
 
 
 def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
-    """Return what serves as it should at automatic targets, with nothing on its way and nothing to wait for."""
+    """Return the deployments at automatic targets that serve as intended, with nothing in progress or waiting."""
     live, since = deployments.live(tx), deployments.resumed(tx)
     under_way = {(row.model, row.target) for row in live if row.state == "intended"}
     settled = []
@@ -222,17 +222,17 @@ def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
 
 
 class Deployments:
-    """Looks after deployments once a turn. Keeps only what may be lost: who rests after no answer, and how often."""
+    """Handles deployments, once per round. Its state, the retry delays of targets, need not survive a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._deployer = Deployer.of(ports)
         self._rests: dict[int, tuple[int, int]] = {}  # deployment -> (until, tries)
-        self._asking: set[str] = set()  # targets that have not answered yet
+        self._asking: set[str] = set()  # targets whose check has not been answered yet
         self._ask_again_at = 0
 
     def look(self, now: int) -> None:
-        """Write down what is due, and begin or go on with all that is written down."""
+        """Store deployments that are due, and start or continue all stored ones."""
         if not self._deployer.targets:
             return
         self._redeploy(now)
@@ -245,7 +245,7 @@ class Deployments:
         self._carry([row for row in intended if not self._is_absent(row, now)], now)
 
     def _redeploy(self, now: int) -> None:
-        """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
+        """Check from time to time whether automatic targets serve the promoted versions, and redeploy if not."""
         ports = self._ports
         with ports.database.read() as tx:
             deployments_by_name = {f"{row.version} at {row.target}": row for row in _settled(tx, self._deployer)}
@@ -261,7 +261,7 @@ class Deployments:
                 self._intend(Due(row.model, row.number, row.target), now, drift)
 
     def _drift(self, row: Deployment) -> str:
-        """Return what a target serves in place of what it should; "" where all is well. Raises TargetError."""
+        """Return what a target serves instead of the intended version; "" if it is right. Raises TargetError."""
         serving = self._deployer.targets[row.target].open().read(row.model)
         if serving.version != row.number:
             return f"{'nothing' if serving.version is None else f'{row.model}@{serving.version}'} served there"
@@ -272,11 +272,11 @@ class Deployments:
             with self._ports.write() as tx:
                 version = versions.get(tx, due.model, due.number)
                 return [deployments.intend(tx, version, due.target, now, DAEMON, cause)]
-        except Refused:  # a person was faster
+        except Refused:  # a person has changed it meanwhile
             return []
 
     def _is_absent(self, row: Deployment, now: int) -> bool:
-        """End what is on its way to a target that the settings do not name any more."""
+        """End a deployment whose target is no longer in the settings."""
         if row.target in self._deployer.targets:
             return False
         with self._ports.write() as tx:
@@ -295,31 +295,31 @@ class Deployments:
                 self._rests[number] = (now + rest, tries + 1)
 
     def _carried(self, row: Deployment) -> bool:
-        """Carry one out; return that it is over. Raises as carry_out."""
+        """Carry a deployment out and return True. Raises what ``carry_out`` raises."""
         done = carry_out(self._deployer, row)
         write = self._ports.log.info if done.state == "serving" else self._ports.log.error
         write(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
         return True
 
 
-# Carry out: one deployment that was written down is done, and what came of it is written down.
+# Carries out one stored deployment and stores its result.
 #
-# It may be cut off anywhere and carried out again: a target finishes what it began, and a version that serves already
-# is left alone. So a process that finds an intended deployment that is not being carried out does it.
+# This may be interrupted anywhere and repeated: a target completes a started deployment, and a version that serves is
+# left alone. So any process may carry out an intended deployment that no other process works on.
 def carry_out(deployer: Deployer, wanted: Deployment) -> Deployment:
-    """Bring a version to its target and record what came of it; one that is over already is returned as it is.
+    """Deploy a version to its target and store the result; a finished deployment is returned unchanged.
 
-    Raises TargetBusy and TargetUnreachable, StoreError and OSError: nothing is known then, the deployment stays
-    intended, and trying again later is safe.
+    Raises TargetBusy, TargetUnreachable, StoreError and OSError: the result is then unknown, the deployment stays
+    intended, and a retry is safe.
     """
     with deployer.alone(wanted.target, wanted.model):
         return _carry_one(deployer, wanted.id)
 
 
 def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
-    """Write down what a person wants and carry it out; the same that is on its way already is carried on.
+    """Store a deployment that a person requested and carry it out; an equal one in progress is continued.
 
-    Another that is on its way, which no process of this machine is at, makes room. Raises as carry_out.
+    Another one in progress that no process of this machine works on is ended. Raises what ``carry_out`` raises.
     """
     with deployer.alone(target, version.model):
         with deployer.write() as tx:
@@ -338,7 +338,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
     with deployer.read() as tx:
         deployment = deployments.get(tx, number)
         in_force = versions.in_force(tx, deployment.model)
-    # The daemon wrote it down for a version that is not promoted any more.
+    # The daemon stored it for a version that is no longer promoted.
     unwanted = deployment.by == DAEMON and (in_force is None or in_force.number != deployment.number)
     if deployment.state != "intended":
         return deployment
@@ -349,7 +349,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
     except (TargetBusy, TargetUnreachable):
         raise
     except TargetError as error:
-        # The port promises that the version before serves on.
+        # By the contract of targets the previous version continues to serve.
         with deployer.write() as tx:
             return deployments.end(
                 tx, deployment, "failed", deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip())
@@ -358,7 +358,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
 
 
 def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
-    """Undo what may have been begun; nothing is touched where the version never came."""
+    """Roll back a deployment that may have started; nothing happens if the version never arrived."""
     target = deployer.targets[unwanted.target].open()
     tell("rolls back what was begun")
     target.go_back(unwanted.model, unwanted.number)
@@ -367,12 +367,12 @@ def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
 
 
 def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
-    """Return what came of it, and the digest of what was sent; "" where nothing was."""
+    """Return the result, and the digest of the release that was sent; "" if nothing was sent."""
     target = deployer.targets[wanted.target].open()
     tell("asks what is deployed there")
     serving = target.read(wanted.model)
     if serving.before[:1] == (wanted.number,) and serving.version is not None:
-        tell("goes back to it")  # it lies there still
+        tell("goes back to it")  # it is still there
         return target.go_back(wanted.model, serving.version), ""
     with deployer.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
@@ -387,7 +387,9 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
 def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
     now, detail = deployer.now(), deployer.redact(done.detail)
     evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
-    shutil.rmtree(deployer.staging(wanted.target) / wanted.model, ignore_errors=True)  # its target has what was fetched
+    shutil.rmtree(
+        deployer.staging(wanted.target) / wanted.model, ignore_errors=True
+    )  # the target has the downloaded files
     with deployer.write() as tx:
         match done.outcome:
             case DeployOutcome.SERVING:

@@ -1,1 +1,1 @@
-"""Metered hours and money: what is used and left, and our ledger against the platforms' figures and bills."""
+"""Quotas: use and rest of metered hours and money, and the comparison of the ledger with the platforms' figures."""

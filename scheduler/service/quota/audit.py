@@ -1,11 +1,11 @@
-"""Quota audit: what a platform says about its quotas, held against our ledger. The platform is right about the past.
+"""Quota audit: compares the platforms' usage records with the ledger. The platform is right about the past.
 
-Time that it bills and no run of ours explains is written down as an ``adjust`` without a run, so that admission counts
-it like any other; so is time that we charged and it did not, once everything has settled. Without its answer a pool is
-closed: launching blind could spend hours that are not there.
+Billed time that no run explains is entered as an ``adjust`` without a run, so that admission counts it; so is charged
+time that the platform did not bill, after everything has settled. Without usage records a pool is closed, because
+launches could exceed its quota.
 
-Sessions run on while books are read, and what was done before may have taken long. So what our books explain is
-reckoned up to the instant after each answer, by the clock: by an earlier one, our own sessions would count twice.
+Sessions continue while the records are read. So the time that the ledger explains is computed up to the instant after
+each answer; with an earlier instant own sessions would count twice.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs
 
 READ_EVERY_SECONDS = 600
-_LOOK_WALL_SECONDS = 2.0  # books are not read more often than this, whatever the clock says
-_FRESH_WALL_SECONDS = 60.0  # an answer that came late is as good as one that is asked for again
-SETTLED_SECONDS = 600  # how long after a run's end its bill may still grow
+_LOOK_WALL_SECONDS = 2.0  # minimum interval between two readings of usage records
+_FRESH_WALL_SECONDS = 60.0  # a late answer of this age is used instead of a new request
+SETTLED_SECONDS = 600  # how long the bill of a run may grow after its end
 _SETTLED_WALL_SECONDS = 2.0
-# While sessions run, their beginnings are known to the poll only, which takes real time.
+# Starts of sessions are known from polls only, which take real time.
 _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS = 120, 2.0
-# More than polls and queues explain: somebody or something uses the account.
+# A larger difference is not explained by polls and queues: the account has other users.
 _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS = 900, 4.0
 
 
 def settled_seconds(clock: SchedulerClock) -> int:
-    """Return how long after a run's end its bill may still grow."""
+    """Return how long the bill of a run may grow after its end, in seconds."""
     return at_least(clock, SETTLED_SECONDS, _SETTLED_WALL_SECONDS)
 
 
 def audit(ports: Ports, now: int) -> None:
-    """Read the books of every pool that has some, and write down where they differ from ours."""
-    del now  # when this duty fell due; duties before it may have taken long
+    """Read the usage records of all pools that have them, and enter differences in the ledger."""
+    del now  # the time when this duty was due; earlier duties may have taken long
     read_books(ports, sorted(ports.pools))
 
 
 def close_books(ports: Ports, now: int) -> bool:
-    """Read the books for the last time, when nothing runs any more; False, without a look, while a bill may grow."""
+    """Read the usage records for the last time, with no live sessions; return False while a bill may still grow."""
     kept = {name for name, platform in ports.platforms.items() if platform.capabilities.reports_quota}
     with ports.database.read() as tx:
         if any(run.pool in kept for run in runs.since(tx, now - settled_seconds(ports.clock) - 1)):
@@ -71,15 +71,15 @@ def close_books(ports: Ports, now: int) -> bool:
 
 
 def launchable(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Read the books of the pools that ``due`` would launch on; return what may be launched with the answer."""
+    """Read the usage records of the pools of ``due`` launches; return the launches that they allow."""
     readable = read_books(ports, sorted({placement.pool for placement in due}))
     return [placement for placement in due if placement.pool in readable]
 
 
 def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
-    """Read the books of ``pools``; return those whose books were read or that have none.
+    """Read the usage records of ``pools``; return the pools that answered or have no records.
 
-    The others are closed, or have not answered yet: their books are entered when they do.
+    The other pools are closed, or have not answered yet; a late answer is entered when it arrives.
     """
     wanted, able = set(pools), {name: platform.capabilities for name, platform in ports.platforms.items()}
     kept = {name for name in wanted & able.keys() if able[name].reports_quota or able[name].tells_price}
@@ -90,7 +90,7 @@ def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
 
 
 def _read_one(ports: Ports, name: str) -> int | None:
-    """Read and enter the books of one pool; return when they were entered, None for books that cannot be read."""
+    """Read and enter the usage records of one pool; return the time of entry, None if they cannot be read."""
     try:
         readings, price = border.books(ports, name)
         pool = ports.pools[name]
@@ -125,9 +125,9 @@ def _read_one(ports: Ports, name: str) -> int | None:
 
 
 def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
-    """Ask sessions to save while there is still time to, when others used what they were to have.
+    """Ask sessions to save in time if other users have used up their quota.
 
-    At the quota's end the platform may cut them off. Those that cannot be asked are left to it.
+    At the end of the quota the platform may kill them. Sessions that cannot be asked are left running.
     """
     window = Window(reading.start, reading.end)
     with ports.database.read() as tx:
@@ -150,7 +150,7 @@ def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> 
 
 
 def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
-    """Write down one reading: the limit it leaves us, and the difference between its use and ours."""
+    """Enter one reading: the limit that remains for us, and the difference between reported and charged use."""
     window = Window(reading.start, reading.end)
     recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
     live = [run for run in recent if not isinstance(run.state, Ended)]
@@ -162,7 +162,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
         foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
         limit = reading.limit_seconds - foreign
         if ours != window:
-            # Its week is not the one that was declared: what it leaves us now still rules.
+            # The platform's week is not the declared one: the remaining limit applies nevertheless.
             limit += explained_seconds(charges, live, ours, now) - reading.used_seconds
         limits.observe(tx, pool.name, ObservedLimit(quota, ours.start, ours.end, max(0, limit), now, pool.platform))
     difference = reading.used_seconds - explained_seconds(charges, live, window, now)
@@ -170,16 +170,16 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     settled = not live and all(run.state.at < quiet_since for run in recent if isinstance(run.state, Ended))
     tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
     if settled or difference > tolerated:
-        # What had not settled at the last look, and was too little to tell then, may show only now.
+        # A difference that had not settled at the last reading, or was too small then, may appear only now.
         since = _hidden_since(recent, looked_at, now) - settled_seconds(ports.clock)
         difference -= book_waits(tx, pool, charges, reading, window, difference, since, now)
-    if difference > 0:  # the holds of live sessions count the time that they waited
+    if difference > 0:  # holds of live sessions include their waiting time
         difference = max(0, difference - sum(window.overlap(run.planned_start, started_of(run)) for run in live))
     if difference == 0 or (not settled and difference <= tolerated):
         return
     alarming = difference > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
-    # Only how much counts, not when: all of it inside the window. What corrects sessions of ours goes where the last of
-    # them ended, so that a report over their time has it; somebody else's use was until now.
+    # Only the amount matters, within the window. A correction of own sessions is entered at the end of the last one, so
+    # that reports over that time include it; use by others is entered up to now.
     ours_until = max((charge.end for charge in charges if not charge.held and charge.end <= now), default=now)
     seconds = min(abs(difference), window.seconds)
     begins = max(window.start, min(now if alarming else ours_until, window.end) - seconds)
@@ -198,9 +198,9 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
 
 
 def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
-    """Write down what a budget that others use as well leaves us now. What they use of it is no concern of our books.
+    """Enter the remaining limit of a budget that is shared with others; their use is not entered in the ledger.
 
-    Figures of minutes go up and down a little between two looks: the lower limit stands.
+    Figures in minutes vary a little between readings: the lower limit is kept.
     """
     declared = (quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT)
     window = next((quota.calendar.window_at(now) for quota in declared), EVER)
@@ -224,7 +224,7 @@ def _shared_source(pool: Pool) -> str:
 def explained_seconds(
     charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int, *, by_device: bool = False
 ) -> int:
-    """Return the seconds in ``window`` that our books explain: what is settled, and what live sessions ran so far."""
+    """Return the seconds in ``window`` that the ledger explains: settled charges, and live sessions until now."""
     settled = (charge for charge in charges if not charge.held)
     ran = sum(
         (run.devices if by_device else 1) * window.overlap(started_of(run), min(now, run.held_until)) for run in live
@@ -233,10 +233,10 @@ def explained_seconds(
 
 
 def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
-    """Return since when a difference may have been there unseen.
+    """Return since when a difference may have existed unnoticed.
 
-    A session that waits for its machine is reckoned from its launch on. If the platform does not tell that yet, as much
-    of what it tells of others was hidden at the last look.
+    A session that waits for its machine counts from its launch. If the platform does not report it yet, that much use
+    by others may have been hidden at the last reading.
     """
     hiding = (
         run.planned_start
@@ -247,7 +247,7 @@ def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
 
 
 def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:
-    """Return the quota that a reading is about, and its window: of that name, of that very window, or as long."""
+    """Return the quota of a reading, and its window: matched by name, by equal window, or by length."""
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
     reported = Window(reading.start, reading.end)
     for quota in quotas:
@@ -260,10 +260,10 @@ def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Windo
     return None
 
 
-# What a platform bills of the time in which sessions of ours waited in its queue, booked to those sessions.
+# Billed waiting time in a platform's queue, charged to the sessions that waited.
 #
-# No platform says which session a second of its total belongs to. What its total shows beyond our ledger, up to the
-# time that sessions charged since the last look had waited, is theirs. While a session lives its hold covers its wait.
+# Platforms do not report which session a second belongs to. The part of the total beyond the ledger, up to the waiting
+# time of sessions charged since the last reading, is theirs. The wait of a live session is covered by its hold.
 def book_waits(
     tx: Connection,
     pool: Pool,
@@ -274,12 +274,12 @@ def book_waits(
     since: int,
     now: int,
 ) -> int:
-    """Book what ``difference`` shows of waits to the sessions charged from ``since`` on; return the seconds in window.
+    """Charge the waits in ``difference`` to the sessions charged since ``since``; return the seconds in ``window``.
 
-    Where it is less than they waited, each is booked the same part. A total tells nothing of a window that is over: of
-    a wait that began before ``window``, the earlier part is booked in full where the pool is known to bill waits.
+    If it is less than they waited, each is charged the same share. A total says nothing about an earlier window: the
+    part of a wait before ``window`` is charged in full if the pool is known to bill waits.
     """
-    booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # from when on
+    booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # start
     oldest = min(window.start, since)
     entries = ledger.entries(tx, since=oldest, pool=pool.name)
     charged = {entry.run for entry in entries if entry.kind is EntryKind.SPEND and entry.at >= since}
@@ -294,7 +294,7 @@ def book_waits(
     expected = passed = 0
     for key, seconds in inside.items():
         passed += seconds
-        part = unbooked * passed // total - expected if total else 0  # sums up exactly, whatever is rounded
+        part = unbooked * passed // total - expected if total else 0  # the rounded parts add up exactly
         expected += part
         begins, began = waits[key]
         if part:
@@ -309,16 +309,16 @@ def book_waits(
     return unbooked
 
 
-# Bills that come late: what a platform says of a session's time an hour after its end is held against our books.
+# Late bills: a session's time as the platform reports it an hour after its end is compared with the ledger.
 #
-# The difference is an ``adjust`` entry with the platform's words as evidence; what was charged is never rewritten.
+# The difference is an ``adjust`` entry with the platform's report as evidence; charges are never rewritten.
 CHECK_EVERY_SECONDS = 600
-_SETTLED_SECONDS = 3_600  # after its end, when a bill has had its last figure for long
+_SETTLED_SECONDS = 3_600  # after its end; the bill is final long before
 _CHECKED = "bill.checked"
 
 
 def recheck(ports: Ports, now: int) -> None:
-    """Ask once more what each session cost that ended an hour to a day ago; write down differences."""
+    """Query the cost of each session that ended an hour to a day ago, once, and enter differences."""
     late = [name for name, platform in sorted(ports.platforms.items()) if platform.capabilities.bills_late]
     due = {name: runs for name in late if (runs := _unchecked(ports, name, now))}
     ports.calls.gather("bills", {name: partial(_recheck_pool, ports, name, runs, now) for name, runs in due.items()})
@@ -337,7 +337,7 @@ def _recheck_pool(ports: Ports, pool: str, due: Sequence[Run], now: int) -> None
 
 
 def _unchecked(ports: Ports, pool: str, now: int) -> Sequence[Run]:
-    """Return the pool's runs that were charged, ended long enough ago, and were not looked at again since."""
+    """Return the charged runs of the pool that ended long enough ago and were not checked since."""
     with ports.database.read() as tx:
         over = [
             run

@@ -1,4 +1,4 @@
-"""Usage: every quota of every pool, with what is used, held and left of it now."""
+"""Usage: every quota of every pool, with its used, held and free amounts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def meters_of(
     observed: Mapping[str, Sequence[ObservedLimit]],
     now: int,
 ) -> list[Meter]:
-    """As :func:`meters`, from what was read already; ``charges`` must reach back over every window."""
+    """As :func:`meters`, from loaded rows; ``charges`` must cover all windows."""
     return [
         _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())
@@ -64,7 +64,7 @@ def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> i
             leaving = [max(now, charge.start + span) for charge in charges if charge.end + span > now]
             return min(leaving, default=None)
         case FirstUseQuota():
-            # A span that no use has opened yet begins now, whenever now is.
+            # A first-use span without any use starts now.
             opened = any(charge.start < end and charge.end > end - quota.span_seconds for charge in charges)
             return end if opened else None
         case _:

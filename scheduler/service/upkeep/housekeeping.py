@@ -1,11 +1,11 @@
-"""Housekeeping: what recurs; above all retention, by which saved states leave the artifact store in two phases.
+"""Housekeeping: recurring duties, above all retention, which deletes checkpoints from the artifact store in two phases.
 
-What may go is marked with its reason and a time; when the time has come it is judged again, and only then deleted. The
-order makes every crash harmless: first the database says that a checkpoint has expired, so that no session starts
-from it; then its manifest goes; its components go last, when no manifest names them and no session of their job runs
-that might be about to name them. Each pass does a bounded amount of work, and repeating it does no harm.
+A checkpoint that is not needed is marked with reason and time; at that time it is judged again before it is deleted.
+The order makes crashes harmless: the database row expires first, so that no session starts from the checkpoint; then
+the manifest is deleted; its components are deleted last, when no manifest names them and no session of the job runs
+that could name them. Each pass is bounded and idempotent.
 
-Code, inputs and corpora that no job names any longer leave the store likewise, after a grace period.
+Code, inputs and corpora that no job names are deleted in the same way, after a grace period.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from scheduler.store import checkpoints, due, events, generations, jobs, outbox,
 from scheduler.store.checkpoints import CheckpointRecord, Discard
 from scheduler.store.errors import StoreFailure
 
-PORTION = 200  # objects marked, and objects deleted, in one pass
+PORTION = 200  # objects marked, and objects deleted, per pass
 _MANIFEST_BYTES = 1 << 20
 _UNNAMED = "no checkpoint names it"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedCheckpoint:
-    """One unexpired checkpoint, what retention says of it, and when it goes if it is marked already."""
+    """An unexpired checkpoint, the verdict of retention, and its time of deletion if it is marked."""
 
     record: CheckpointRecord
     verdict: RetentionVerdict
@@ -65,7 +65,7 @@ def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> 
 
 
 def retain(ports: Ports, now: int) -> None:
-    """Mark what may go, unmark what is needed after all, and delete what has waited out its grace."""
+    """Mark checkpoints that are not needed, unmark those needed again, and delete those whose grace is over."""
     _mark(ports, now)
     _expire(ports, now)
     with ports.database.read() as tx:
@@ -75,22 +75,22 @@ def retain(ports: Ports, now: int) -> None:
 
 
 def sweep_ended(ports: Ports, names: Collection[str], now: int) -> None:
-    """Delete what waits of these jobs, whose sessions have just ended: before the next ones begin there is time."""
+    """Delete marked components of these jobs, whose sessions have just ended, before their next sessions start."""
     with ports.database.read() as tx:
         due = {mark.job for mark in checkpoints.marked(tx) if mark.delete_at <= now}
     _sweep(ports, due & set(names), now)
 
 
 def _sweep(ports: Ports, names: Collection[str], now: int) -> None:
-    """Sweep each job once at a time, wherever it is asked for; one whose store takes long holds up no other job."""
+    """Sweep jobs in the background, each at most once at a time, so that a slow store delays no other job."""
     ports.calls.gather("components", {job: partial(sweep_components, ports, job, now) for job in sorted(names)})
 
 
 def sweep_components(ports: Ports, job: str, now: int) -> None:
-    """Mark the components of ``job`` that no manifest names, and delete those that have been so for the grace.
+    """Mark the components of ``job`` that no manifest names, and delete those marked longer than the grace period.
 
-    Nothing while a session of the job runs: it may be about to name one of them. A store that gives no answer, or a
-    manifest that cannot be understood, changes nothing.
+    Nothing is done while a session of the job runs, which could name one of them, or if the store does not answer or a
+    manifest cannot be read.
     """
     with ports.database.read() as tx:
         if _trains(tx, job):
@@ -114,7 +114,9 @@ def sweep_components(ports: Ports, job: str, now: int) -> None:
     if not (expired or kept or fresh):
         return
     with ports.write() as tx:  # fenced: a daemon that has lost its lease deletes nothing
-        if _trains(tx, job):  # since the store was asked; from now on none is launched before this is over
+        if _trains(
+            tx, job
+        ):  # checked again after the store's answer; from here on no session is launched until this is done
             return
         checkpoints.unmark(tx, kept)
         checkpoints.mark(tx, fresh)
@@ -171,7 +173,7 @@ def _mark(ports: Ports, now: int) -> None:
 
 
 def _expire(ports: Ports, now: int) -> None:
-    """Delete the manifests whose grace is over. Judged once more, in the transaction that lets them expire."""
+    """Delete the manifests whose grace is over, after judging them again in the transaction that expires them."""
     with ports.write() as tx:
         due = [
             mark
@@ -186,7 +188,9 @@ def _expire(ports: Ports, now: int) -> None:
         needed = [mark.key for mark in due if mark.key in reasons and reasons[mark.key].stays]
         checkpoints.unmark(tx, needed)
         for mark in due:
-            if mark.key in reasons and not reasons[mark.key].stays:  # what is not judged has expired in an earlier pass
+            if (
+                mark.key in reasons and not reasons[mark.key].stays
+            ):  # checkpoints without a verdict expired in an earlier pass
                 checkpoints.expire(tx, mark.key, reasons[mark.key].why, now)
     by_job: dict[str, list[str]] = {}
     for mark in due:
@@ -197,7 +201,7 @@ def _expire(ports: Ports, now: int) -> None:
 
 
 def _delete(ports: Ports, job: str, keys: Sequence[str]) -> None:
-    """Delete objects, then their marks; what cannot be deleted stays marked."""
+    """Delete objects, then their marks; objects that cannot be deleted stay marked."""
     deleted = []
     for key in keys:
         try:
@@ -213,9 +217,9 @@ def _delete(ports: Ports, job: str, keys: Sequence[str]) -> None:
 
 
 def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[str]:
-    """Return the keys of all components that a manifest of ``job`` names, in the store or in our ``records``.
+    """Return the keys of all components named by manifests of ``job``, in the store or in ``records``.
 
-    Raises StoreError, and BadManifest for one that only the store knows and that cannot be read.
+    Raises StoreError, and BadManifest for a manifest that is only in the store and cannot be read.
     """
     keys = {record.manifest.key for record in records}
     manifests = [record.manifest for record in records]
@@ -229,10 +233,10 @@ def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[s
 
 
 def retain_trees(ports: Ports, now: int) -> None:
-    """Mark what is not needed, unmark what is needed after all, and delete what has waited out its grace.
+    """Mark trees that are not needed, unmark those that are needed again, and delete those whose grace is over.
 
-    What is being deleted is noted before, so that no job can come to need it meanwhile; a crash in between is made good
-    by the next pass.
+    A deletion is stored before it starts, so that no job can start to need the tree meanwhile; after a crash the next
+    pass completes it.
     """
     corpora = ports.corpora() if ports.corpora is not None else None
     kept = corpora.kept() if corpora is not None else set()
@@ -253,8 +257,8 @@ def retain_trees(ports: Ports, now: int) -> None:
     for tree in going:
         try:
             if tree.kind == trees.CORPUS and corpora is not None:
-                corpora.delete(tree.digest)  # what sessions elsewhere got of it is in the store
-            ports.artifacts.delete(f"{tree.prefix}/{LISTING}")  # first: without it nothing counts as there
+                corpora.delete(tree.digest)  # the part of it that sessions elsewhere use is in the store
+            ports.artifacts.delete(f"{tree.prefix}/{LISTING}")  # first: without the listing the tree counts as missing
             for key in ports.artifacts.keys(f"{tree.prefix}/"):
                 ports.artifacts.delete(key)
         except (StoreError, OSError) as error:
@@ -267,20 +271,20 @@ def retain_trees(ports: Ports, now: int) -> None:
         ports.log.info("retention.deleted", tree=tree.prefix)
 
 
-# Duties: remove data that nothing needs any more. Every step is idempotent and safe to cut short.
+# Duties: remove data that is no longer needed. Every step is idempotent and may be interrupted.
 KEEP_SESSIONS_SECONDS = 7 * DAY
-_ROWS = 5_000  # pruned in one pass
-_UPLOAD_SECONDS = 7 * DAY  # real time in which a writer that was cut off may go on
+_ROWS = 5_000  # rows pruned per pass
+_UPLOAD_SECONDS = 7 * DAY  # real time that an interrupted writer may need to continue
 
 
 def sweep_sessions(ports: Ports, now: int) -> None:
-    """Let platforms forget sessions that ended more than a week ago.
+    """Let platforms remove records of sessions that ended more than a week ago.
 
-    The sessions to forget are named, not those to keep: a daemon that was suspended, or that works on a restored
-    backup, does not know the sessions launched meanwhile, and they would be forgotten before they are settled.
+    The sessions to remove are named, not those to keep: a daemon that was suspended, or that uses a restored backup,
+    does not know sessions launched meanwhile, which would be removed before they are settled.
     """
     with ports.database.read() as tx:
-        # What is still watched was given up, or lives on: what it leaves may have to come home yet.
+        # Sessions that are still watched were given up or live on: their results may still have to be fetched.
         over = runs.ended_before(tx, now - KEEP_SESSIONS_SECONDS) - watched.keys(tx)
 
     def sweep(pool: str, platform: Platform) -> None:
@@ -296,7 +300,7 @@ def sweep_sessions(ports: Ports, now: int) -> None:
 
 
 def find_orphans(ports: Ports, now: int) -> None:
-    """Look for live sessions that are ours and that no run names, and raise the alarm: no cycle would reconcile them.
+    """Report live sessions of this program that belong to no run, since no cycle would reconcile them.
 
     They are not ended: another scheduler on the same account may own them.
     """
@@ -314,7 +318,7 @@ def find_orphans(ports: Ports, now: int) -> None:
         for orphan in orphans:
             with ports.write() as tx:
                 if orphan.key in runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS):
-                    continue  # launched while the platform was asked
+                    continue  # launched during the request
                 events.append(tx, "session.orphan", orphan.key, now, pool=pool, remote_id=orphan.remote_id)
             ports.log.error(
                 "session.orphan",
@@ -328,12 +332,12 @@ def find_orphans(ports: Ports, now: int) -> None:
 
 
 def _ask_each(ports: Ports, kind: str, ask: Callable[[str, Platform], None]) -> None:
-    """Ask every platform; one that takes long goes on by itself while everybody else is looked after."""
+    """Call every platform in the background, so that a slow one delays no other."""
     ports.calls.gather(kind, {pool: partial(ask, pool, platform) for pool, platform in sorted(ports.platforms.items())})
 
 
 def prune_rows(ports: Ports, now: int) -> None:
-    """Remove what the database need not remember: old events, the words of old messages, checkpoints long gone."""
+    """Prune the database: old events, texts of old messages, rows of checkpoints deleted long ago."""
     rule = ports.policy.retention
     with ports.write() as tx:
         removed = {
@@ -346,7 +350,7 @@ def prune_rows(ports: Ports, now: int) -> None:
 
 
 def sweep_store(ports: Ports, now: int) -> None:
-    """Remove from the artifact store what writers that were killed left, and reports of sessions long over."""
+    """Remove leftovers of killed writers from the artifact store, and reports of sessions that ended long ago."""
     figures = ports.clock.payload_clock()
     real = figures["origin"] + (now - figures["epoch"]) / figures["scale"]
     before = now - ports.policy.retention.reports_seconds
@@ -366,9 +370,9 @@ def sweep_store(ports: Ports, now: int) -> None:
 
 
 def _sweep_reports(ports: Ports, before: int) -> int:
-    """Delete heartbeats, results and stop flags of sessions that ended before ``before``; return how many objects.
+    """Delete heartbeats, results and stop flags of sessions that ended before ``before``; return the number of objects.
 
-    What no run of ours explains is left alone: it may be another scheduler's.
+    Objects of unknown runs are left alone: they may belong to another scheduler.
     """
     keys = list(ports.artifacts.keys("runs/"))
     with ports.database.read() as tx:
@@ -392,15 +396,15 @@ _TASKS = {
 
 
 def run_due(ports: Ports, now: int) -> None:
-    """Run what the ``due`` table says is due; down time makes a task late, never lost and never doubled.
+    """Run the duties that are due by the table ``due``; down time delays a duty, but never loses or repeats it.
 
-    One that takes long goes on by itself while cycles and the other duties do.
+    Long duties run in the background.
     """
     ports.calls.begin()
     with ports.database.read() as tx:
         planned = due.next_due(tx)
     for name, (task, every_seconds) in _TASKS.items():
-        # No further ahead than its interval: a clock that was years ahead for a moment puts nothing off for years.
+        # At most one interval ahead, so that a clock that was wrong for a moment does not postpone a duty for years.
         if now < planned.get(name, 0) <= now + every_seconds:
             continue
         ports.calls.gather("duty", {name: partial(_do, ports, name, task, now, every_seconds)})
@@ -411,7 +415,7 @@ def _do(ports: Ports, name: str, task: Callable[[Ports, int], None], now: int, e
         task(ports, now)
     except (StoreFailure, OSError):
         raise
-    except Exception as error:  # one duty that fails keeps no other from being done
+    except Exception as error:  # a failed duty does not stop the others
         ports.log.exception("housekeeping.failed", duty=name, next="tried again with the next look")
         fail(why(error))
         return
