@@ -1,1 +1,1 @@
-"""Versions of models: made of checkpoints, evaluated by jobs, judged beside the cycle, promoted and taken back."""
+"""Versions of models: created from checkpoints, evaluated by jobs, judged, promoted and rolled back."""

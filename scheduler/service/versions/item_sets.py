@@ -1,7 +1,7 @@
-"""Test sets: what a model is evaluated on, and which of its items a version or its ancestors were trained on.
+"""Test sets of evaluations, and the leak check: items that a version or its ancestors were trained on.
 
-Reading a corpus takes a minute for each million texts, and an index of the items some hundred megabytes: the daemon
-has a process of its own do it, beside the cycle.
+Reading a corpus takes a minute per million texts, and the index of the items some hundred megabytes, so the daemon uses
+a separate process for it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.versions import Version
 
 _SECONDS_MAX = 6 * 3_600.0
-_LISTED = 20  # items of a corpus, with where they stand
-_CHANGES = 1_000  # of a job's definition that are looked at
+_LISTED = 20  # reported items of a corpus, with their positions
+_CHANGES = 1_000  # keys of a job's definition that name corpora
 _ABSENT = "corpus {} is not on this machine"
 _NO_CORPUS = "it was trained on no corpus, and its inputs are not compared"
 
 
 def lineage(tx: Connection, version: Version) -> list[tuple[str, str]]:
-    """Return the version and its ancestors, each once for every corpus that it was trained on, or with ""."""
+    """Return (version, corpus) for the version and its ancestors and each of their corpora; corpus "" if unknown."""
     result: list[tuple[str, str]] = []
     key: str | None = version.checkpoint
     visited: set[str] = set()
@@ -61,7 +61,7 @@ def lineage(tx: Connection, version: Version) -> list[tuple[str, str]]:
 
 
 def _corpora(tx: Connection, job: str, version: Version | None) -> set[str]:
-    """Return all corpora that a job was ever pinned to, until a version was created of it."""
+    """Return all corpora that a job was pinned to until the version was created."""
     record = jobs.find(tx, job)
     mixture = record.spec.mixture if record is not None else None
     corpora = {version.corpus} if version else {mixture.corpus if mixture else None}
@@ -74,10 +74,7 @@ def _corpora(tx: Connection, job: str, version: Version | None) -> set[str]:
 
 
 def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[str, Any]:
-    """Return which items of an evaluation's set the version or its ancestors saw, see :func:`leaks_of`.
-
-    Raises what :func:`items_of` raises.
-    """
+    """Return the leaks of an evaluation's test set, see :func:`leaks_of`. Raises what :func:`items_of` raises."""
     with ports.database.read() as tx:
         trained = lineage(tx, version)
         test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
@@ -104,10 +101,10 @@ def leaks_of(
     shared: float = SHARED,
     failed: str = "",
 ) -> dict[str, Any]:
-    """Return which items stand in the corpora of :func:`lineage`, in plain JSON types.
+    """Return the items that occur in the corpora of :func:`lineage`, in plain JSON types.
 
-    ``share`` is None where nothing could be compared; a corpus that was not compared has ``why``: it is not in
-    ``folder``, or what ``failed``. An item stands in a text that holds the share ``shared`` of it.
+    ``share`` is None if nothing could be compared. A corpus that was not compared has ``why``: it is not in ``folder``,
+    or its reading ``failed``. ``shared`` is the share of an item that a text contains.
     """
     here = folder.versions() if folder is not None else []
     index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if here else {}, shared)
@@ -137,7 +134,7 @@ def leaks_of(
 
 
 def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
-    """Yield source and text of all that is trained on; a mixture only repeats some of it."""
+    """Yield source and text of all training texts; a mixture only repeats some of them."""
     for shard in corpus.train:
         path = corpus.folder / shard.name
         with reading(path, "not rows of a corpus"), path.open("rb") as file:
@@ -150,18 +147,17 @@ if __name__ == "__main__":
     serve(lambda question: leaks_of(*question))
 
 
-# Test sets: the one that a definition names, or one made of what a corpus keeps out of training.
-ITEMS = 300  # of a corpus; a person who wants more, or others, names a file of items
-TEXT_CHARACTERS = 1_000  # of an item, its beginning
+# Test sets: the one that a definition names, or one made of the held-out texts of a corpus.
+ITEMS = 300  # most items made of a corpus; a file of items may have more
+TEXT_CHARACTERS = 1_000  # of an item; the rest is cut
 
 
 def set_for(
     spec: JobSpec, database: Database, artifacts: BlobStore, corpora: Callable[[], CorpusFolder] | None, delete_at: int
 ) -> Input:
-    """Return what a model is evaluated on now, stored; it goes after ``delete_at`` if no job names it by then.
+    """Return the present test set of a model, stored; it is deleted at ``delete_at`` unless a job names it by then.
 
-    May take a while: a corpus' held-out texts are read. Raises Refusal, CorpusError, Refused, StoreError,
-    OSError.
+    Slow: it may read the held-out texts of a corpus. Raises Refusal, CorpusError, Refused, StoreError, OSError.
     """
     wanted = spec.evaluation
     if wanted is None:
@@ -185,9 +181,9 @@ def set_for(
     return replace(test_set, digest=packed.digest, files=1, bytes=packed.tree.bytes)
 
 
-# The test set that an evaluation was given, out of the artifact store.
+# Reading the test set of an evaluation from the artifact store.
 class _Fetching:
-    """An artifact store as trees are fetched from it."""
+    """Downloads of trees from an artifact store."""
 
     def __init__(self, artifacts: BlobStore) -> None:
         self._artifacts = artifacts
@@ -198,7 +194,7 @@ class _Fetching:
 
 
 def items_of(ports: Ports, test_set: Input) -> ItemSet:
-    """Return the items of a test set: the one file of JSON lines in its folder.
+    """Return the items of a test set, from the only JSON lines file in its folder.
 
     Raises BadItems, BadListing, StoreError, OSError.
     """
@@ -222,7 +218,7 @@ def items_of(ports: Ports, test_set: Input) -> ItemSet:
 
 
 def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
-    """Yield the first held-out texts as items; their order is that of their digests, which is as good as chance."""
+    """Yield the first held-out texts as items, ordered by their digests, which is a random order."""
     path = corpus.folder / corpus.held_out.name
     with reading(path, "not rows of a corpus"), path.open("rb") as file:
         for line, _ in zip(file, range(ITEMS), strict=False):

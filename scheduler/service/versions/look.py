@@ -1,4 +1,4 @@
-"""Look: what became of models since the last turn. New ends of training become versions, scores become verdicts."""
+"""The daemon's round over models: trained checkpoints become versions, scores become verdicts, votes are watched."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.jobs import JobRecord
 from scheduler.store.versions import Version
 
-SCORES = "output/scores.jsonl"  # where a command that is run whole leaves it
+SCORES = "output/scores.jsonl"  # where a job without checkpoints writes it
 _Saved = tuple[str | None, Wanted | None, int, int]
 
 
 class NoScores(Exception):
-    """An evaluation left nothing that can be judged; the message says what is wrong and what to do."""
+    """An evaluation has no usable scores; the message says what is wrong and what to do."""
 
 
 class ModelSync:
-    """Looks after models once a turn. Keeps only what may be lost: which news it has seen, and what is under way."""
+    """Handles models, once per round. Its state (seen events, work in progress) need not survive a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._looked_at = -1
         self._judging = False
-        self._not_due: dict[str, _Saved] = {}  # by model, with what no version was to be made of it
-        self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as reported
+        self._not_due: dict[str, _Saved] = {}  # by model, the saved step that was not due for a version
+        self._refused: dict[str, str] = {}  # by model, the reported reason why no version could be made or evaluated
 
     def look(self, now: int) -> None:
-        """Make versions, queue evaluations, judge what is scored. Verdicts are reached beside the cycle."""
+        """Create versions, queue evaluations, and judge scored ones in the background."""
         ports = self._ports
         with ports.database.read() as tx:
             newest = events.newest_id(tx)
@@ -65,16 +65,16 @@ class ModelSync:
         answers: dict[str, str | None] = gather_apart(ports, "version", "version.failed", begin, None, "job")
         self._tell({job: refused for job, refused in answers.items() if refused is not None})
         if any(answers.get(job) is None for job in begin):
-            self._looked_at = -1  # it failed or goes on: nothing else need happen before it is looked at again
+            self._looked_at = -1  # it failed or continues: it is tried again in the next round
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
         work = {name: partial(_judged, ports, case) for name, case in cases.items()}
         done = gather_apart(ports, "verdict", "verdict.waits", work, False, "version")  # noqa: FBT003 - the answer
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
     def _trained(self, tx: Connection) -> list[str]:
-        """Return the models that have saved so much that a version is to be made of it.
+        """Return the models with a saved step that is due for a version.
 
-        Versions only ever come: while a model has saved nothing else, one that was not due then is not due now.
+        A model is checked again only after it has saved another step.
         """
         due, not_due = [], {}
         for record in jobs.judged(tx):
@@ -89,7 +89,7 @@ class ModelSync:
         return due
 
     def _tell(self, answers: Mapping[str, str]) -> None:
-        """Say once why a model cannot be judged: it is tried again with whatever happens next."""
+        """Report, once, why a model cannot be judged; it is tried again after the next event."""
         for job, refused in answers.items():
             if refused and self._refused.get(job) != refused:
                 following = f"schedctl models evaluate {job}"
@@ -97,7 +97,7 @@ class ModelSync:
             self._refused[job] = refused
 
     def _case(self, evaluation: EvaluationJob, now: int) -> JudgedCase | None:
-        """Return an evaluation that can be judged now; one that gives no scores is closed."""
+        """Return an evaluation that can be judged now; one that will never have scores is closed."""
         ports = self._ports
         with ports.database.read() as tx:
             try:
@@ -111,7 +111,7 @@ class ModelSync:
                 problem = str(error)
             except (StoreFailure, OSError):
                 raise
-            except Exception as error:  # noqa: BLE001 - one evaluation that cannot be looked at stops no other
+            except Exception as error:  # noqa: BLE001 - an error in one evaluation must not stop the others
                 problem = why(error)
             else:
                 if case is None:
@@ -121,7 +121,7 @@ class ModelSync:
         return None
 
     def _score_in_force(self, evaluation: EvaluationJob, now: int) -> None:
-        """Have the promoted version scored on the same set by the same scorer, once."""
+        """Queue an evaluation of the promoted version with the same set and scorer, once."""
         ports = self._ports
         try:
             with ports.write() as tx:
@@ -137,11 +137,11 @@ class ModelSync:
 
 
 def _begin(ports: Ports, job: str, now: int) -> str:
-    """Make a version of what a model has saved, and queue its evaluation; return why that cannot be, if so.
+    """Create a version of a model's checkpoint and queue its evaluation; return why that is impossible, else "".
 
-    May take a while, and be repeated.
+    Slow and idempotent.
     """
-    from jobs.corpus.errors import CorpusError  # with the corpus, only where a model is judged: it costs a start
+    from jobs.corpus.errors import CorpusError  # imported here, since it loads the corpus code, which slows the start
     from scheduler.service.versions.item_sets import set_for
 
     try:
@@ -161,7 +161,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
 
 
 def _judged(ports: Ports, case: JudgedCase) -> bool:
-    """Judge; return whether the evaluation is over."""
+    """Judge an evaluation; return whether it is over."""
     judge_alone(ports, case)
     with ports.database.read() as tx:
         all_evaluations = evaluations.of_job(tx, case.evaluation.job)
@@ -169,7 +169,7 @@ def _judged(ports: Ports, case: JudgedCase) -> bool:
 
 
 def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
-    """Return whether a saved step is due for evaluation and this generation has no version of it yet."""
+    """Return whether a saved step is due for evaluation and has no version in this generation."""
     wanted, target = record.spec.evaluation, record.spec.target_step
     passed = [part * target for part in wanted.at if part * target <= newest.step] if wanted else []
     if not passed or versions.of_digest(tx, record.spec.name, newest.digest) is not None:
@@ -179,7 +179,7 @@ def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
 
 
 def _broken(tx: Connection, evaluation: EvaluationJob) -> str:
-    """Return why an evaluation will never have scores; empty while it may."""
+    """Return why an evaluation will never have scores; "" if it may."""
     version: Version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.job)
     if record is None or record.removed_at is not None:
@@ -195,23 +195,22 @@ def _broken(tx: Connection, evaluation: EvaluationJob) -> str:
     return ""
 
 
-# Scores that came home become a verdict, once, in one transaction with all that follows from it.
+# A verdict from scores is stored once, in one transaction with everything that follows from it.
 @dataclass(frozen=True, slots=True)
 class JudgedCase:
-    """One evaluation to be judged: the version, its model's definition, and the promoted one with its own scores."""
+    """An evaluation to judge: the version, its model's definition, and the promoted version with its scores."""
 
     evaluation: EvaluationJob
     version: Version
     spec: JobSpec
     in_force: Version | None = None
-    compared: EvaluationJob | None = None  # of the promoted version; None: no gate compares with it
+    compared: EvaluationJob | None = None  # evaluation of the promoted version; None: no gate compares with it
 
 
 def judge_alone(ports: Ports, case: JudgedCase) -> None:
-    """Read the scores of an evaluation and write down what comes of them. May take minutes; may be repeated.
+    """Read the scores of an evaluation and store the verdict. Slow (minutes) and idempotent.
 
-    Raises StoreError while the artifact store gives no answer, OSError, and what the database raises: nothing is
-    written then.
+    Raises StoreError if the artifact store does not answer, OSError, and database errors; nothing is stored then.
     """
     try:
         judgement = _judgement(ports, case)
@@ -234,7 +233,7 @@ def judge_alone(ports: Ports, case: JudgedCase) -> None:
                 evaluations.end(tx, case.evaluation, "scored", now)
             else:
                 _write(tx, case, judgement, now)
-    except Stale as error:  # a person was faster, or what was promoted no longer is: it is looked at again
+    except Stale as error:  # a person was faster, or another version is promoted now: it is judged again
         ports.log.info("verdict.stale", version=case.version.name, why=str(error))
         return
     if judgement is not None:
@@ -242,7 +241,7 @@ def judge_alone(ports: Ports, case: JudgedCase) -> None:
 
 
 def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> None:
-    """Write down that an evaluation gave no scores that can be judged: the version is as if it had had none."""
+    """Store that an evaluation has no usable scores; the version is as before the evaluation."""
     now = ports.clock.now()
     try:
         with ports.write() as tx:
@@ -259,7 +258,7 @@ def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> 
 
 
 def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
-    """Return what the gates say; None of a version that was only scored to be compared with."""
+    """Return the judgement by the gates; None for a version that was scored only for a comparison."""
     scores = scores_of(ports, case.evaluation, case.version)
     if case.version.state != "evaluating":
         return None
@@ -269,13 +268,13 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
             raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
-    from scheduler.service.versions.item_sets import leaks_in  # only where there are scores: it costs a daemon's start
+    from scheduler.service.versions.item_sets import leaks_in  # imported here, since it slows the start of the daemon
 
     return judge(case.spec.gates, scores, before, leaks_in(ports, case.evaluation, case.version))
 
 
 def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> None:
-    """Write verdict, evidence, the version's state and what is promoted from now on. Raises Stale."""
+    """Store verdict, evidence, the state of the version and the new promotion. Raises Stale."""
     version, evaluation = case.version, case.evaluation
     in_force = versions.in_force(tx, version.model)
     if in_force != case.in_force:
@@ -283,7 +282,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
     evaluations.end(tx, evaluation, "scored", now)
     digest = gates_digest(case.spec, evaluation.scorer_digest)
     earlier = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)
-    if earlier is not None:  # the gates were changed meanwhile, to what they were before
+    if earlier is not None:  # the gates were changed meanwhile, and changed back
         versions.move(tx, version, OF_VERDICT[earlier.verdict], f"as on {earlier.set_digest[:12]} before", now)
         return
     evidence = {
@@ -301,7 +300,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
 
 
 def newest_scored(tx: Connection, version: Version, like: EvaluationJob) -> EvaluationJob | None:
-    """Return the newest evaluation of a version on the same set by the same scorer, whatever came of it."""
+    """Return the newest evaluation of a version with the same set and scorer, with any result."""
     scored = [
         one
         for one in evaluations.of_version(tx, version)
@@ -311,7 +310,7 @@ def newest_scored(tx: Connection, version: Version, like: EvaluationJob) -> Eval
 
 
 def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
-    """Return what is to be judged; None while the promoted version must be scored first. Raises NoScores."""
+    """Return the case to judge; None if the promoted version must be scored first. Raises NoScores."""
     version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.model)
     if record is None:
@@ -329,9 +328,9 @@ def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
     return JudgedCase(evaluation, version, record.spec, in_force, compared)
 
 
-# An evaluation's scores, out of the artifact store and through the border.
+# Reading and validating the scores of an evaluation from the artifact store.
 def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scores:
-    """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
+    """Return the scores of an evaluation. Raises NoScores, and StoreError if the store does not answer."""
     from scheduler.service.versions.item_sets import items_of
 
     with ports.database.read() as tx:
@@ -370,10 +369,10 @@ def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
     return target
 
 
-# Watching: what users say of the promoted version becomes evidence, and evidence of harm takes it back, once.
+# The rollback watch: votes of users on the promoted version are evidence; evidence of harm rolls it back, once.
 #
-# Votes are read beside the cycle. Taking back is one transaction that holds what is promoted against what was watched:
-# a daemon that dies anywhere has done all of it or nothing, and a version that was taken back is no longer promoted.
+# Votes are read outside the cycle. A rollback is one transaction, which checks that the watched version is still
+# promoted, so a crash leaves all of it or nothing.
 ALARM, BLIND = "watch.alarm", conditions.BLIND
 _VOTES_EVERY_SECONDS = 60
 BY = "daemon"
@@ -381,9 +380,9 @@ BY = "daemon"
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What the votes on a version come to: ``usual`` is the share of worse ones that is no harm.
+    """The evidence of the votes on a version; ``usual`` is the share of worse votes without harm.
 
-    ``digest`` is the SHA-256 of the lines that were read of ``source``; the same lines give the same again.
+    ``digest`` is the SHA-256 of the lines read from ``source``; equal lines give equal evidence.
     """
 
     version: str
@@ -394,12 +393,12 @@ class Watch:
 
     @property
     def alarm(self) -> bool:
-        """Return whether harm is shown, now or at any vote before."""
+        """Return whether harm was shown by this or an earlier vote."""
         return self.watched.alarm_at is not None
 
     @property
     def text(self) -> str:
-        """What was seen, in words."""
+        """The evidence as text."""
         watched = self.watched
         return (
             f"{watched.worse:,} of {watched.votes:,} votes say that it is worse, where {self.usual:g} of them is usual"
@@ -408,19 +407,19 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """What is to be watched: a version, the file of its votes, and which share of worse ones is no harm."""
+    """A version to watch, with the file of its votes and the share of worse votes without harm."""
 
     version: Version
     path: str
     usual: float
 
 
-_Mark = tuple[float, int, int, int]  # the usual share, and what tells one state of a file from another
+_Mark = tuple[float, int, int, int]  # the usual share, and the identity of a file's content (size and times)
 _NEVER: _Mark = (0.0, 0, 0, 0)
 
 
 def read_watch(version: Version, path: Path, usual: float) -> Watch:
-    """Return what a file of votes says of a version. Raises VotesError, ValueError for a bad ``usual``, OSError."""
+    """Return the evidence of a file of votes. Raises VotesError, ValueError for a bad ``usual``, OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe could block for ever
@@ -431,7 +430,7 @@ def read_watch(version: Version, path: Path, usual: float) -> Watch:
 
 
 def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: str) -> tuple[Version, Version | None]:
-    """Take a version back because of its votes, which stay on record. Raises Stale when it is no longer promoted."""
+    """Roll a version back because of its votes, which are kept. Raises Stale if it is no longer promoted."""
     in_force = versions.in_force(tx, version.model)
     if in_force is None or in_force.number != version.number:
         raise Stale(f"the promoted version of {version.model}", version.name, in_force.name if in_force else "nothing")
@@ -450,17 +449,17 @@ def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: s
 
 
 class Watches:
-    """Looks at votes now and then. Keeps only what may be lost: which files it has read, and what was wrong there."""
+    """Checks votes from time to time. Its state (read files and their errors) need not survive a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._again_at = 0
         self._reading: dict[str, _Watched] = {}
-        self._read: dict[str, _Mark] = {}  # by version, the file that gave no alarm
+        self._read: dict[str, _Mark] = {}  # by version, the content that gave no alarm
         self._blind: dict[str, str] = {}
 
     def look(self, now: int) -> None:
-        """Read the votes on promoted versions, and take back those that are shown to do harm."""
+        """Read the votes on promoted versions, and roll back those with proven harm."""
         ports = self._ports
         if not self._reading and now >= self._again_at:
             self._again_at = now + _VOTES_EVERY_SECONDS
@@ -481,7 +480,7 @@ class Watches:
                 self._take_back(case.version, result, now)
 
     def _tell(self, name: str, why: str, now: int) -> None:
-        """Store once why a version is not watched."""
+        """Store, once, why a version is not watched."""
         if self._blind.get(name) != why:
             with self._ports.write() as tx:
                 events.append(tx, BLIND, name, now, why=why)
@@ -502,10 +501,10 @@ class Watches:
 
 
 def _watched(tx: Connection) -> list[_Watched]:
-    """Return the promoted versions whose definition says where votes come from.
+    """Return the promoted versions whose definition names a file of votes.
 
-    One that was taken back before and that a person promoted again is that person's: its old votes would take it
-    back at once.
+    A version that was rolled back and then promoted by a person is not watched: its old votes would roll it back at
+    once.
     """
     result = []
     for record in jobs.everything(tx):
@@ -520,7 +519,7 @@ def _watched(tx: Connection) -> list[_Watched]:
 
 
 def _read_votes(case: _Watched, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
-    """Return the mark of the file with what it says, or why it says nothing; None where it did not change."""
+    """Return the identity of the file with its evidence, or its error; None if the file has not changed."""
     path = Path(case.path)
     try:
         status = path.stat()

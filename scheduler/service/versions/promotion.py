@@ -1,4 +1,4 @@
-"""Promotion: which version of a model counts; and how one is made of a checkpoint, and evaluated by a job."""
+"""Promotion of versions, their creation from checkpoints, and their evaluation by jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scheduler.store.versions import Promotion, Version
 
 
 def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:
-    """Promote a version; the one before it is retired, and stays at hand. Raises Refusal."""
+    """Promote a version; the previous one is retired and can be promoted again. Raises Refusal."""
     if version.state not in {"accepted", "retired"}:
         remedy = "See why" if version.state in {"rejected", "inconclusive"} else "Wait for its verdict"
         raise Refusal(
@@ -45,7 +45,7 @@ def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Ve
 
 
 def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
-    """Promote an accepted version unless a newer one is, or a person took one back since the last promotion."""
+    """Promote an accepted version, unless a newer one is promoted or a person rolled one back since then."""
     newest = next(iter(versions.promotions_of(tx, version.model)), None)
     if newest is not None and (newest.kind == "rollback" or (newest.number or 0) >= version.number):
         return False
@@ -54,15 +54,15 @@ def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
 
 
 def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Roll back the promoted version: it is barred, and the one before it is promoted again, if there is any.
+    """Roll back the promoted version: it is barred, and the previous one, if any, is promoted again.
 
-    No version is promoted by itself any more until a person promotes one. Returns the version that was rolled back, and
-    the one that is promoted now. Raises Refusal.
+    Automatic promotion stops until a person promotes a version. Returns the version that was rolled back, and the one
+    that is promoted now. Raises Refusal.
     """
     withdrawn = versions.in_force(tx, model)
     if withdrawn is None:
         raise Refusal(f"no version of {model} is promoted", remedy=f"See: schedctl models list {model}")
-    if withdrawn.state == "accepted":  # a person may have overruled it since
+    if withdrawn.state == "accepted":  # a person may have overruled it meanwhile
         withdrawn = versions.move(tx, withdrawn, "return", f"returned: {why}", now, by)
     before = _before(tx, withdrawn)
     if before is not None and before.state == "retired":
@@ -75,7 +75,7 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
 def overrule(
     tx: Connection, version: Version, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
 ) -> Version:
-    """Let a person's word count in place of the judge's; both stay on record. Raises Refusal."""
+    """Replace the result of an evaluation by a person's decision; both are kept. Raises Refusal."""
     if version.state == verdict:
         raise Refusal(f"{version.name} is {verdict} as it is", remedy=f"See: schedctl models show {version.name}")
     if version.state == "evaluating":
@@ -95,7 +95,7 @@ def overrule(
 
 
 def _before(tx: Connection, withdrawn: Version) -> Version | None:
-    """Return the version that was promoted before this one and may be again."""
+    """Return the version that was promoted before this one and may be promoted again, None if there is none."""
     for past in versions.promotions_of(tx, withdrawn.model):
         candidate = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
         if (
@@ -107,13 +107,13 @@ def _before(tx: Connection, withdrawn: Version) -> Version | None:
     return None
 
 
-# Making: a checkpoint becomes a version of its model, and a job is queued that evaluates it.
+# Creation of a version from a checkpoint, and of the job that evaluates it.
 _NAME_MAX = 40  # characters of a job's name
 _SHIPPED = "{payload}/scorers"
 
 
 def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, by: str) -> Version:
-    """Return the version that a checkpoint of a job is, which is made if there is none of the same content."""
+    """Return the version of a checkpoint; it is created unless one with the same content exists."""
     mixture = record.spec.mixture
     began = generations.of_attempt(tx, manifest.job, manifest.attempt)
     parent = versions.of_checkpoint(tx, began.parent_key) if began and began.parent_key else None
@@ -141,9 +141,9 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
 def evaluate(
     tx: Connection, record: JobRecord, version: Version, test_set: Input, bundle: Path, now: int, by: str
 ) -> str:
-    """Queue a job that scores a version on a test set as its model's definition says now; return the job's name.
+    """Queue a job that scores a version by the present definition of its model; return the job's name.
 
-    Raises Refusal: while one is open, or when the same was asked and answered before.
+    Raises Refusal if an evaluation is open, or if an equal one has a result.
     """
     earlier = evaluations.of_version(tx, version)
     if earlier and earlier[-1].state == "open":
@@ -164,13 +164,13 @@ def evaluate(
     generations.pin(tx, beginning, version.model, version.step, version.checkpoint, now, by)
     _expect(tx, name, evaluations.alike(tx, scorer, test_set.digest), now)
     evaluations.begin(tx, version, name, test_set.digest, scorer, now)
-    if version.state not in {"accepted", "retired"}:  # those are scored to be compared with, and stay what they are
+    if version.state not in {"accepted", "retired"}:  # these are scored for comparison only and keep their state
         versions.move(tx, version, "evaluate", "", now, by, job=name)
     return name
 
 
 def scorer_digest(spec: JobSpec, bundle: Path) -> str:
-    """Return what names all that makes scores of a model: command, code and packages, and shipped scorers' files."""
+    """Return the digest of a model's scorer: command, code, packages, and the files of shipped scorers."""
     wanted = spec.evaluation
     words = wanted.command if wanted else ()
     shipped = any(_SHIPPED in word for word in words)
@@ -186,15 +186,15 @@ def scorer_digest(spec: JobSpec, bundle: Path) -> str:
 
 
 def gates_digest(spec: JobSpec, scorer: str) -> str:
-    """Return what names the gates of a model, together with the scorer whose figures they judge."""
+    """Return the digest of a model's gates and scorer."""
     document = {"gates": list(map(written_table, spec.gates)), "scorer": scorer}
     return hashlib.sha256(codec.dump(document).encode()).hexdigest()
 
 
 def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: str, now: int) -> JobSpec:
-    """Return the job that evaluates a version: with all that its model's jobs are given, but another command."""
+    """Return the job that evaluates a version: that of its model with another command."""
     wanted = spec.evaluation
-    assert wanted is not None  # noqa: S101 - the caller has seen to it
+    assert wanted is not None  # noqa: S101 - the caller guarantees it
     data = {"EVALUATION_MODEL": version.model, "EVALUATION_CHECKPOINT": version.digest, "EVALUATION_SCORER": scorer}
     return replace(
         spec,
@@ -205,7 +205,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         steps_per_hour=3_600 / wanted.longest_seconds,
         needs=wanted.needs,
         mixture=None,
-        gate=None,  # its parent's checkpoint is there
+        gate=None,  # the checkpoint of its parent exists
         share=None,
         start_from=StartFrom(version.model, "newest"),
         pools=wanted.pools,
@@ -223,9 +223,9 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
 
 
 def _expect(tx: Connection, name: str, alike: Sequence[str], now: int) -> None:
-    """Let an evaluation be planned with what nine in ten like it would take, where some were; else it has `longest`.
+    """Set the planned duration of an evaluation: the 90 % quantile of earlier ones, or ``longest`` without any.
 
-    If it is cut off in that time after all, it has `longest` from then on.
+    If it is cut off within that time, ``longest`` is used from then on.
     """
     rates_by_pool: dict[str, RateRecord] = {}
     for earlier in alike:
@@ -238,7 +238,7 @@ def _expect(tx: Connection, name: str, alike: Sequence[str], now: int) -> None:
 
 
 def _free_name(tx: Connection, version: Version) -> str:
-    """Return a name that no job ever had: ``ufm-eval-3``, or ``ufm-eval-3-2`` for its second evaluation."""
+    """Return an unused job name: ``ufm-eval-3``, or ``ufm-eval-3-2`` for the second evaluation."""
     again = 1
     while True:
         end = f"-eval-{version.number}" + (f"-{again}" if again > 1 else "")
