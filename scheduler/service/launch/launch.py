@@ -373,15 +373,13 @@ def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
 def _refused(ports: Ports, run: Run, error: Refused) -> None:
     now = ports.clock.now()
     ports.log.warning("launch.refused", run=run.key, pool=run.pool, why=str(error), permanent=error.permanent)
+    until = border.until(error.wait_until, now)
     if error.permanent:
         with ports.write() as tx:
             reject(ports, tx, run, str(error), now, park="the platform")
-        return
-    if now >= run.deadline:  # no place could have taken it: the calls before it took all of its time
+    elif now >= run.deadline:  # no place could have taken it: the calls before it took all of its time
         _end_rejected(ports, run, str(error), None)
-        return
-    until = border.until(error.wait_until, now)
-    if error.used_up:
+    elif error.used_up:
         _quota_denied(ports, run, error, until)
     else:
         _end_rejected(ports, run, str(error), until or now + _REFUSED_SECONDS)
@@ -392,9 +390,8 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
 
     One such answer may be a mistake of the platform, and days of quota are a high price for it.
     """
-    pool, platform = ports.pools[run.pool], ports.platforms[run.pool]
+    pool, reports_quota = ports.pools[run.pool], ports.platforms[run.pool].capabilities.reports_quota
     ends: int | None = None
-    reports_quota = platform.capabilities.reports_quota
     if reports_quota:
         try:
             readings, _ = border.books(ports, pool.name)
@@ -582,7 +579,6 @@ def grant(
     """Return a run's rights; ``wall_seconds`` is the real time until it must be over.
 
     ``free`` are the numbers of lanes that wait for a first job.
-
     ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data, code and trees.
     """
     reads = {stop_flag_key(run.key)}
