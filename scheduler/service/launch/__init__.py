@@ -1,1 +1,1 @@
-"""A launch: quota and devices reserved, all that a session is given, and the platform called."""
+"""Launches: reserve quota and devices, prepare everything that a session needs, and call the platform."""

@@ -1,7 +1,8 @@
-"""Chains: the next job of the plan continues in a running session whose lane is over.
+"""Chains: the next job of the plan continues in a running session whose lane has ended.
 
-Its lane is stored as a part of the run before its order is put. The order is an object of the artifact store, under
-a key that names the lane before it, and is created once. A session that never takes it ends, and the job waits again.
+The new lane is stored in the run before its order is written. The order is an object of the artifact store, under a key
+that names the previous lane, and is created once. If the session never takes it, the session ends and the job waits
+again.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, limits, runs, trees
 
 _ORDER_BYTES = 16 << 20
-_AGAIN_SECONDS = 1_800  # a job that is planned on another pool by then is left to that plan
+_AGAIN_SECONDS = 1_800  # a job that is planned on another pool within this time is left to that plan
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The devices of a lane that is over, in a session that waits for an order; ``idle`` if none of its lanes works."""
+    """The devices of an ended lane in a session that waits for an order; ``idle`` if none of its lanes runs."""
 
     run: Run
     before: Lane
@@ -51,9 +52,9 @@ class Slot:
 
 
 def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Collection[str], *, news: bool) -> bool:
-    """Store which jobs continue in running sessions, and put their orders; return whether anything was changed.
+    """Store which jobs continue in running sessions, and write their orders; return whether anything changed.
 
-    A session without work and without a next job gets an order to end; without ``news`` only these are looked at.
+    An idle session without a next job gets an order to end; without ``news`` only idle sessions are handled.
     """
     opened = (ports.platforms.get(pool) for pool in ports.pools if pool not in unopened)
     if not any(platform is not None and platform.capabilities.takes_orders for platform in opened):
@@ -79,7 +80,7 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
         choose = partial(next_job, snapshot, plan, slot, barred)
         if (placement := apart(ports, "chain.failed", choose, None, run=slot.run.key)) is None:
             continue
-        told_to_end.discard((slot.run.key, slot.before.index))  # what it needs may still be on its way
+        told_to_end.discard((slot.run.key, slot.before.index))  # its inputs may still be in transfer
         if prepare(ports, [placement], (), quota=False)[0]:
             reserve = partial(_reserve, ports, sessions[slot.run.key], slot.before, placement, now)
             if (lane := apart(ports, "chain.failed", reserve, None, run=slot.run.key)) is not None:
@@ -101,7 +102,7 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
 def _look(
     ports: Ports, tx: Connection, run: Run, unopened: Collection[str], now: int, *, news: bool
 ) -> tuple[list[Lane], list[Slot]] | None:
-    """Return the lanes of a session whose orders may not be there, and its slots; None if it takes no orders now."""
+    """Return the lanes of a session whose orders may be missing, and its slots; None if it takes no orders now."""
     if not news and all(lane.outcome is None and lane.begun_at is None for lane in run.lanes):
         return None
     platform = ports.platforms.get(run.pool)
@@ -111,13 +112,13 @@ def _look(
     reports = runs.heartbeats(tx, [run.key])
     free = {run.key: _free_lanes(tx, run) if news else []}
     slots = [slot for slot in open_slots([run], reports, free, now) if news or slot.idle]
-    # Those that continue in a session that has not said that they do.
+    # Continued lanes that the session has not confirmed yet.
     open_lanes = [lane for lane in run.lanes if lane.begun_at is not None and lane.outcome is None]
     return [lane for lane in open_lanes if (run.key, lane.index) not in reports], slots
 
 
 def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
-    """Return lanes without a job, of the devices that were free at a session's launch, as its runner numbers them."""
+    """Return placeholder lanes for the devices without a job at launch, numbered as in the runner."""
     launched = events.tail(tx, limit=1, kinds=["run.submit"], subject=run.key)
     free = launched[0].data.get("free", ()) if launched else ()
     return [Lane(index, "", 0, (device,), None) for index, device in free]
@@ -126,9 +127,9 @@ def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
 def open_slots(
     live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport], free_lanes: Mapping[str, list[Lane]], now: int
 ) -> list[Slot]:
-    """Return the lanes after which a job can continue. Only a runner that said that it waits gets an order.
+    """Return the lanes after which a job can continue; only a runner that reports waiting gets an order.
 
-    ``free_lanes`` are those of :func:`_free_lanes`; they wait while others work.
+    ``free_lanes`` are those of :func:`_free_lanes`; they wait while other lanes run.
     """
     slots = []
     for run in live:
@@ -147,10 +148,10 @@ def open_slots(
 
 
 def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collection[str] = ()) -> Placement | None:
-    """Return which job continues in a slot, as a session until the slot's end; None when none can use it.
+    """Return the job that continues in a slot, as a session until the slot's end; None if none can use it.
 
-    Jobs that are planned on this pool come first, since that saves a session, then those that nothing else takes soon.
-    Among them the dispatcher decides, as for a pool of the slot's devices that costs nothing.
+    Jobs planned on this pool come first, since that saves a session, then those that no other pool takes soon. Among
+    them the dispatcher decides, as for a free pool with the slot's devices.
     """
     view = next(view for view in snapshot.pools if view.pool.name == slot.run.pool)
     if view.closed_until is not None:
@@ -197,9 +198,11 @@ def _dispatched(snapshot: Snapshot, place: PoolView, wanted: Sequence[JobView], 
 
 
 def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: int) -> Lane | None:
-    """Store that a job continues after a lane, unless something that it needs is not there or has changed."""
+    """Store that a job continues after a lane, unless something that it needs is missing or has changed."""
     pool, planned = ports.pools[run.pool], placement.lanes[0]
-    able = replace(ports.platforms[pool.name].capabilities, mounts=frozenset())  # nothing is attached to what runs
+    able = replace(
+        ports.platforms[pool.name].capabilities, mounts=frozenset()
+    )  # nothing can be attached to a running session
     with ports.write() as tx:
         record = jobs.get(tx, planned.job)
         inputs = trees_of(record.spec, trees.copies(tx), able)
@@ -223,7 +226,7 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
 
 
 def _withdraw(ports: Ports, key: str, lane: Lane, now: int) -> None:
-    """Let a job wait again whose session says that it took no order: it is leaving, or its runner is gone."""
+    """Requeue a job whose session reports that it took no order, because it is ending or its runner has died."""
     with ports.write() as tx:
         run = runs.get(tx, key)
         if any(mine.index == lane.index and mine.outcome is None for mine in run.lanes):
@@ -242,7 +245,7 @@ def _fits_session(tx: Connection, run: Run, pool: Pool, spec: JobSpec) -> bool:
 
 
 def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
-    """Put the order of a lane that is stored; return whether it is there. May be repeated: what came first stays."""
+    """Write the order of a stored lane; return whether it exists. Idempotent: the first order stays."""
     with ports.database.read() as tx:
         order, free = order_of(tx, [lane.job]), _free_lanes(tx, run)
     before = max((other for other in (*run.lanes, *free) if lane.continues(other)), key=lambda other: other.index)
@@ -256,13 +259,13 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
 
 
 def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
-    """Put an order unless there is one; return False where the session was told, or says, that nothing continues."""
+    """Write an order unless there is one; return False if the session has been told, or reports, that none follows."""
     key = f"runs/{run.key}/lane-{before}/next.json"
     document = {"format": FORMAT, "run": run.key, "after": before, **what}
     try:
         if ports.artifacts.create(key, json.dumps(document).encode()):
             return True
         return read_json(ports.artifacts.read(key, _ORDER_BYTES))["lane"] is not None
-    except (StoreError, ValueError, KeyError, TypeError) as error:  # again as long as the session has not got it
+    except (StoreError, ValueError, KeyError, TypeError) as error:  # repeated until the session has it
         ports.log.warning("order.failed", run=run.key, lane=before, why=str(error))
         return True

@@ -1,7 +1,7 @@
-"""What a lane is given on the pool where it runs: inputs and training data, as folders of the artifact store.
+"""Inputs and training data of lanes, as folders of the artifact store.
 
-A repository of the Hub is fetched by the session where it can, and what Kaggle holds is attached to its sessions; for
-the others the daemon fetches it once and stores its files.
+Sessions download repositories of the Hub themselves if they can, and sessions on Kaggle get Kaggle's inputs attached;
+for other sessions the daemon downloads them once and stores their files.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _ABLE = Capabilities()
 
 
 def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABLE) -> dict[str, str] | None:
-    """Return the folders of the artifact store that a job's lane is given, by purpose, where sessions are so ``able``.
+    """Return the folders of the artifact store for a job's lane, by purpose; ``able`` is what its sessions can fetch.
 
-    ``copies`` are the trees that hold the files of what is only listed; None: one is needed that is not there yet.
+    ``copies`` are the trees with the files of listed repositories; None: a required one is still missing.
     """
     result = {}
     for one in spec.inputs:
@@ -69,7 +69,7 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 
 
 def note(tx: Connection, spec: JobSpec) -> None:
-    """Write down that a job needs the code, the corpus and the inputs that it names. Raises Refused."""
+    """Store that a job needs the code, the corpus and the inputs that it names. Raises Refused."""
     if spec.code is not None:
         trees.note(tx, "code", spec.code.digest, None)
     if spec.requirements is not None:
@@ -82,8 +82,8 @@ def note(tx: Connection, spec: JobSpec) -> None:
 
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return what has its inputs where its sessions can get them; those of the others are brought there meanwhile."""
-    with ports.database.read() as tx:  # a job that was removed since is reported when it is reserved
+    """Return the placements whose inputs are available; the inputs of the others are fetched in the background."""
+    with ports.database.read() as tx:  # a job that was removed meanwhile is reported at its reservation
         records = [jobs.find(tx, lane.job) for placement in due for lane in placement.lanes]
     inputs = {record.spec.name: record.spec.inputs for record in records if record is not None}
 
@@ -96,7 +96,7 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
 
 
 def _is_shipped(wanted: Input, able: Capabilities) -> bool:
-    """Return whether sessions get what is only listed from the store, because they cannot get it themselves."""
+    """Return whether sessions get a listed repository from the store, because they cannot download it."""
     if wanted.kind == hub.KIND:
         return wanted.at_home or not able.internet
     return wanted.kind != KIND and wanted.kind not in able.mounts
@@ -107,7 +107,7 @@ def _bring_alone(ports: Ports, wanted: Input) -> bool:
         bring(ports, wanted)
     except StoreFailure:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with an input, sessions without it are launched
+    except Exception as error:  # noqa: BLE001 - an error of one input must not stop the launch of other sessions
         ports.log.error("input.unavailable", input=wanted.source, why=str(error))
         fail(why(error))
         return False
@@ -115,9 +115,9 @@ def _bring_alone(ports: Ports, wanted: Input) -> bool:
 
 
 def bring(ports: Ports, wanted: Input) -> None:
-    """Make sure that the store holds the files of what is only listed; may take hours, goes on where it was cut off.
+    """Store the files of a listed repository; may take hours and resumes after interruptions.
 
-    Raises what the clients of the Hub and Kaggle and put_tree raise.
+    Raises what the clients of the Hub and Kaggle and ``put_tree`` raise.
     """
     with ports.database.read() as tx:
         copy = trees.copies(tx).get(wanted.digest)
@@ -140,7 +140,7 @@ def bring(ports: Ports, wanted: Input) -> None:
 
 
 def _fetch(published: Published, mounted: Mounted, target: Path, progress: hub.Tell) -> None:
-    """Make ``target`` of what Kaggle hands out; files that a killed daemon had fetched stay."""
+    """Download an input of Kaggle to ``target``; files downloaded before a crash are kept."""
     done, total = 0, sum(entry.bytes for entry in mounted.entries)
 
     def take(entry: Entry, place: Path) -> None:
@@ -159,7 +159,7 @@ def _telling(wanted: Input) -> hub.Tell:
     return lambda done, total: tell(f"fetches {wanted.source}, {100 * done // max(1, total)} % of it")
 
 
-# Folders of any size in the artifact store, from where sessions fetch them with ``fetch_tree``.
+# Trees: folders of any size in the artifact store, which sessions download with ``fetch_tree``.
 def put_tree(
     database: Database,
     artifacts: BlobStore,
@@ -171,12 +171,12 @@ def put_tree(
     *,
     heal: bool = False,
 ) -> PackedFolder:
-    """Store all files of a folder, unless they are there; return its listing and ``digest``.
+    """Store all files of a folder, unless they exist; return its listing and ``digest``.
 
-    Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then no job names
-    it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
-    was sent is not sent again. With ``heal``, what is there is read, and sent again where it is damaged. ``tell`` hears
-    how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, Refused,
+    Sessions find it at ``tree_prefix(kind, digest)``; it is deleted at ``delete_at`` (UTC seconds) if no job names it
+    by then, see :func:`scheduler.store.trees.needed`. May take hours; it may be interrupted and repeated without
+    sending anything twice. With ``heal`` existing objects are verified, and damaged ones are sent again. ``tell`` is
+    called with the progress; ``origin`` is the listing of the repository of these files. Raises TreeError, Refused,
     StoreError, OSError.
     """
     packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")))
@@ -207,7 +207,7 @@ def put_tree(
 def drop_damaged(
     artifacts: BlobStore, prefix: str, wanted: Mapping[str, str], tell: Callable[[str], None] = lambda _progress: None
 ) -> None:
-    """Delete objects of a tree whose bytes do not have the sha256 that ``wanted`` names. Raises StoreError, OSError."""
+    """Delete objects of a tree whose SHA-256 is not that in ``wanted``. Raises StoreError, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
         for name, sha256 in wanted.items():
             place = Path(scratch) / "object"
@@ -221,11 +221,11 @@ def drop_damaged(
             place.unlink()
 
 
-# Training data: the corpus and each job's mixture of it, made when first needed and named by content.
+# Training data: the corpus and each job's mixture of it, built at first use and named by content.
 #
-# A job is pinned to the version that its first session gets, and stays on it until a person or its next generation
-# takes up another: what is held out never changes under it.
-_READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
+# A job is pinned to the corpus version of its first session until a person or its next generation changes it, so that
+# its held-out texts never change.
+_READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # approximate share of a build's time
 NO_SOURCES = (
     "there is no text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
     "stdlib, the text that comes with Python)"
@@ -252,7 +252,7 @@ def _bytes_of(source: str, max_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CorpusRecipe:
-    """What the corpus is made of.
+    """The sources and rules of the corpus.
 
     ``sources`` are ``stdlib`` (at most ``max_bytes`` of it), files or folders; ``domains`` are keyword lists.
     """
@@ -279,8 +279,8 @@ class CorpusRecipe:
 class TrainingData:
     """Corpora and mixtures below ``root/corpus``.
 
-    Payloads read them in place when ``root`` is the folder of a directory store; else they are copied to ``store``.
-    ``now`` tells scheduled UTC seconds.
+    Sessions read them in place if ``root`` is the folder of a directory store; otherwise they are copied to ``store``.
+    ``now`` returns scheduled UTC seconds.
     """
 
     def __init__(
@@ -301,24 +301,24 @@ class TrainingData:
 
     @cached_property
     def folder(self) -> CorpusFolder:
-        """All versions that are here."""
-        from jobs.corpus.folder import CorpusFolder  # only where data are at hand: it costs a daemon's start
+        """The folder of all versions on this machine."""
+        from jobs.corpus.folder import CorpusFolder  # imported here, since it slows the start of the daemon
 
         return CorpusFolder(self._root / trees.CORPUS)
 
     @property
     def recipe(self) -> CorpusRecipe:
-        """What a corpus would be built of now: what the settings say, and sources that were added by hand."""
+        """The recipe of a new corpus: that of the settings, with sources that were added by command."""
         added = (source for source in self.folder.added() if source not in self._recipe.sources)
         return replace(self._recipe, sources=(*self._recipe.sources, *added))
 
     def prefix(self, job: str) -> str:
-        """Return the store prefix of a job's data, making corpus and mixture when they are missing.
+        """Return the store prefix of a job's data, building corpus and mixture if they are missing.
 
-        It is empty for a job without a mixture, for which nothing is made. A job without a version is pinned to one.
+        It is empty for a job without a mixture. A job without a version is pinned to one.
 
-        May take hours, and tells how far it is. What a crash cut short is begun again, and what is there is used.
-        Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
+        May take hours, and reports progress. After a crash missing parts are built again. Raises CorpusError for
+        unusable sources, OSError for a full disk, StoreError, UnknownJob.
         """
         with self._database.read() as tx:
             record = jobs.get(tx, job)
@@ -326,7 +326,7 @@ class TrainingData:
         if wanted is None:
             return ""
         key = (job, wanted, spec.seed)
-        cached = self._prefixes.get(key)  # also while those of another job are made
+        cached = self._prefixes.get(key)  # also while the data of another job are built
         if cached is not None and (self._root / cached).is_dir():
             return cached
         from jobs.corpus.mixture import mixture
@@ -344,10 +344,10 @@ class TrainingData:
             return prefix
 
     def build(self, by: str, say: Callable[[str], None] = tell) -> CorpusManifest:
-        """Build the corpus from its sources, even when one is there, and make it the current one.
+        """Build the corpus from its sources, even if one exists, and make it the current one.
 
-        Jobs that train stay on the version that they have. ``say`` hears how far it is. Raises CorpusError, OSError,
-        Refused, SecretsFound for what could not be uploaded.
+        Jobs that train keep their version. ``say`` is called with the progress. Raises CorpusError, OSError, Refused,
+        and SecretsFound if texts must not be uploaded.
         """
         with self.folder.locked("build", lambda: say(_WAITS)):
             built = self._build(by, say)
@@ -376,7 +376,7 @@ class TrainingData:
         old, now = self.folder.current(), self._now()
         with self._database.write() as tx:
             for record in jobs.everything(tx):
-                # Before there were pins, jobs that trained did so on the current version.
+                # Jobs from before pins existed were trained on the current version.
                 if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
                     _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
             stored_digests = {tree.digest for tree in trees.everything(tx)}
@@ -387,7 +387,7 @@ class TrainingData:
         return built
 
     def _copy(self, folder: Path) -> None:
-        """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
+        """Copy a mixture to the store if the store is elsewhere, once: it is named by its content."""
         if self._store is not None:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             absent = [path for path in files if self._store.size(path.relative_to(self._root).as_posix()) is None]
@@ -397,20 +397,20 @@ class TrainingData:
                 self._store.create(path.relative_to(self._root).as_posix(), path)
 
     def _version_for(self, record: JobRecord) -> CorpusManifest:
-        """Return what a job without a version is to be pinned to: what it trained on, else one as the settings are."""
+        """Return the version for a job without one: that of its earlier training, otherwise one by the settings."""
         current = self.folder.current()
         if current.version and _has_begun(record):
             return self.folder.open(current.version)
         return self._of_settings()
 
     def _pinned(self, version: str) -> CorpusManifest:
-        """Return a version that a job is pinned to; where the folder was lost, the same sources make it again."""
+        """Return the pinned version of a job; a lost folder is built again from the same sources."""
         if version not in self.folder.versions():
             self._of_settings()
         return self.folder.open(version)
 
     def _of_settings(self) -> CorpusManifest:
-        """Return the current version, building it if it is not as the settings are."""
+        """Return the current version; it is built if it does not match the settings."""
         current = self.folder.current()
         if current.version and current.recipe == self.recipe.fingerprint():
             return self.folder.open(current.version)
@@ -422,12 +422,12 @@ class TrainingData:
 
 
 def _has_begun(record: JobRecord) -> bool:
-    """Return whether a session of the job's present generation was ever launched."""
+    """Return whether a session of the job's present generation was launched."""
     return record.attempts > record.fenced_attempt
 
 
 def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> None:
-    """Pin a job to a version, unless it is pinned or wants other data by now. Raises Refused."""
+    """Pin a job to a version, unless it is pinned or its data have been changed meanwhile. Raises Refused."""
     record = jobs.find(tx, job)
     if record is not None and record.removed_at is None and record.spec.mixture == wanted:
         trees.note(tx, trees.CORPUS, version, None)
@@ -435,7 +435,7 @@ def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> N
 
 
 def _build_progress(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[BuildProgress], None]:
-    """Return what tells how far a build is: it reads for most of its time, and its sources' bytes are known."""
+    """Return a callback that reports the progress of a build by the bytes read of the sources."""
     say("looks at the sources")
     total = sum(_bytes_of(source, recipe.max_bytes) for source in recipe.sources)
     parts = {
@@ -455,7 +455,7 @@ def _build_progress(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callabl
 
 
 def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return what has its training data before quota is set aside; those of the others are made meanwhile."""
+    """Return the placements whose training data exist; those of the others are built in the background."""
     return ready(
         ports,
         "data",

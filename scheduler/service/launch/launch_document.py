@@ -1,4 +1,4 @@
-"""The launch document: what a payload gets, its packages too. docs/your-own-training.md has the contract."""
+"""The launch document for the payload, with packages and lanes. docs/your-own-training.md has the contract."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
 ) -> dict[str, Any]:
     """Return the launch document of a run as plain JSON types; mappings are keyed by job name.
 
-    ``chain`` says how long a lane that ended waits for the next job, and which devices are free; None: no orders.
+    ``chain`` is how long an ended lane waits for the next job, and which devices are free; None: no orders.
     """
-    device = pool.options.get("expected_device")  # pools that name none are not checked: CPU rehearsals have none
+    device = pool.options.get("expected_device")  # not checked for pools without devices, such as rehearsals on a CPU
     return {
         "format": FORMAT,
         "run": run.key,
@@ -69,7 +69,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "grace_seconds": policy.grace_seconds,
         "mtbf_seconds": pool.mtbf_seconds,
         "store": dict(store),
-        "image": specs[run.lanes[0].job].image,  # of all of them: others have a session of their own
+        "image": specs[run.lanes[0].job].image,  # the image of all lanes: jobs with other images have separate sessions
         "expected_devices": {"count": pool.held_devices(run.devices), "name": device} if device else None,
         "chain": chain,
         "lanes": [
@@ -90,7 +90,7 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
         "job": spec.name,
         "attempt": lane.attempt,
         "devices": list(lane.devices),
-        # Fixed by its name, so that every run of a job continues the same random stream.
+        # Derived from the name, so that every run of a job continues the same random stream.
         "seed": spec.seed or int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big"),
         "target_step": spec.target_step,
         "command": list(spec.command),
@@ -107,9 +107,9 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
     }
 
 
-# Packages: what a session is given of its jobs' locks, and the wheels themselves where it can fetch nothing.
+# Packages: the locks of the jobs of a session, and the wheels for sessions without a package index.
 def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
-    """Return the folders of the store in which a session on a pool finds a job's lock, and its wheels if it must."""
+    """Return the store folders of a job's lock, and of its wheels if sessions on the pool need them."""
     image = _image(spec, pool)
     if spec.requirements is None or image.target is None:
         return {}
@@ -119,7 +119,7 @@ def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
 
 
 def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
-    """Return what a session gets of a lane's packages; None when the image's own are all it has."""
+    """Return the packages of a lane for the launch document; None if it uses only those of the image."""
     lock = lane.trees.get("lock")
     target = _image(spec, pool).target if lock else None
     if lock is None or target is None:
@@ -128,7 +128,7 @@ def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | Non
 
 
 def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return what has its wheels in the store, where these are carried; those of the others are fetched meanwhile."""
+    """Return the placements whose wheels, if needed, are in the store; the others are fetched in the background."""
     with ports.database.read() as tx:
         specs = {lane.job: jobs.get(tx, lane.job).spec for placement in due for lane in placement.lanes}
 
@@ -152,7 +152,7 @@ def _image(spec: JobSpec, pool: Pool) -> Image:
 
 
 def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> None:
-    """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
+    """Store the wheels of a lock, unless they exist; their list is written last and shows that all are complete.
 
     Raises BadLock, NoWheel, RequirementsError, Refused, StoreError, OSError.
     """
@@ -179,24 +179,24 @@ def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, s
         ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(named))
 
 
-# Lanes: who shares a session, noted in the artifact store before its launch.
+# Lanes of a session, stored in the artifact store before its launch.
 #
-# A launch key names the first job alone. Whoever must do without the database, because a backup older than the launch
-# was restored, reads here which other jobs have their lane in the session, before any of them has reported or saved.
+# A launch key names the first job only. After the restore of a backup that is older than the launch, the daemon reads
+# here which other jobs have a lane in the session, before any of them has reported or saved.
 _NOTE_BYTES = 1 << 20
 
 
 def note_lanes(artifacts: BlobStore, run: Run) -> None:
-    """Write who shares the session of ``run``; nothing for one job alone. May be repeated. Raises StoreError."""
+    """Store the lanes of ``run``; nothing for a single job. Idempotent. Raises StoreError."""
     if len(run.lanes) > 1:
         lanes = [{"lane": lane.index, "job": lane.job, "attempt": lane.attempt} for lane in run.lanes]
         artifacts.put(_lanes_key(run.key), json.dumps({"lanes": lanes}).encode())
 
 
 def noted_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
-    """Return job and attempt by lane, as noted for a launch key; nothing when nothing was noted.
+    """Return job and attempt by lane, as stored for a launch key; empty if nothing was stored.
 
-    Raises StoreError, and ValueError when the note makes no sense.
+    Raises StoreError, and ValueError for an invalid document.
     """
     try:
         note = read_json(artifacts.read(_lanes_key(key), _NOTE_BYTES))
@@ -217,7 +217,7 @@ def _lanes_key(key: str) -> str:
 
 # The stop flag: the object in the artifact store that asks a session, or one lane of it, to save and leave.
 def stop_flag_key(run: str) -> str:
-    """Return where the payload of a launch key looks for its stop flag."""
+    """Return the key of the stop flag of a launch key."""
     return f"runs/{run}/stop"
 
 

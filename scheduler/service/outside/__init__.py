@@ -1,1 +1,1 @@
-"""The outside world: its ports, the border that what it says must pass, calls and processes that may hang."""
+"""The outside world: ports, validation of reported data, and calls and child processes that may hang."""

@@ -69,7 +69,8 @@ class NotBelieved:
     refusals: tuple[Rejection, ...]
 
 
-# -- what sessions say -------------------------------------------------------------------------------------------------
+# -- reports of sessions
+# -------------------------------------------------------------------------------------------------
 
 
 def report(
@@ -156,7 +157,8 @@ def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
     return Makers(record.furthest_step, runs.attempts(tx, job), record.attempts + ahead, now)
 
 
-# -- what platforms say ------------------------------------------------------------------------------------------------
+# -- answers of platforms
+# ------------------------------------------------------------------------------------------------
 
 
 def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> ValidatedAnswer:
@@ -333,7 +335,7 @@ def _platform(ports: Ports, pool: str, action: str) -> Any:
         raise PlatformError(pool, action, why, "put it back until its runs end") from None
 
 
-# -- what was refused --------------------------------------------------------------------------------------------------
+# -- rejected values --------------------------------------------------------------------------------------------------
 
 
 class Complaints:
@@ -344,7 +346,7 @@ class Complaints:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def tell(self, refused: Sequence[NotBelieved], live: Collection[str], now: int) -> None:
-        """Write an event for what is refused for the first time, and one for each run that is ``live`` no more.
+        """Write an event for each first rejection, and one for each run that is no longer ``live``.
 
         Raises Fenced and other StoreFailures.
         """
@@ -369,7 +371,7 @@ class Complaints:
     def _tell(self, tx: Connection, one: NotBelieved, now: int) -> None:
         last = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)
         if len(last) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in last):
-            return  # by the daemon before this one
+            return  # by the previous daemon
         redact = self._ports.redact
         refused_values = [
             {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]

@@ -1,7 +1,7 @@
-"""Calls: everything that may take longer than a moment, each in a thread of its own, so that it keeps nothing waiting.
+"""Calls: slow work in background threads, so that nothing waits for it longer than a bounded time.
 
-Who asks waits a bounded time, and a whole cycle no longer than one such time. An answer that comes later is kept and
-given to the next caller that asks the same; until then nothing is begun twice.
+A caller waits a bounded time, and a whole cycle no longer than one such time. A late answer is kept for the next caller
+with the same request; until then the same work is not started again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 from scheduler.clock import stopwatch
 
 _Answer = TypeVar("_Answer")
-PATIENCE_WALL_SECONDS = 1.0  # of one cycle in all
-_AT_LEAST_WALL_SECONDS = 0.05  # of each question, so that what answers at once is heard also when patience is used up
-_PASSED_OVER_MAX = 10  # how often an answer may lie here while others of its kind are asked for
+PATIENCE_WALL_SECONDS = 1.0  # of one cycle in total
+_AT_LEAST_WALL_SECONDS = (
+    0.05  # of each request, so that immediate answers are received even when the patience is used up
+)
+_PASSED_OVER_MAX = 10  # how often an answer may remain here while others of its kind are fetched
 _here = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Work that is not over: for how long it has gone on in real time, and how far it has come, where it tells."""
+    """Unfinished work: its duration in real seconds, and its progress if reported."""
 
     kind: str
     name: str
@@ -31,7 +33,7 @@ class UnderWay:
 
 
 class _Call:
-    """One piece of work in a thread that runs beside its caller."""
+    """One piece of work in a background thread."""
 
     def __init__(self, name: str, work: Callable[[], Any], calls: Calls) -> None:
         self._work = work
@@ -44,14 +46,14 @@ class _Call:
         self.failed = ""
         self.passed_over = 0
         self.told_of = False
-        self.given_up = False  # the caller waits no longer
+        self.given_up = False  # the caller has stopped waiting
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         _here.call = self
         try:
             self.answer = self._work()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the answer is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again when the answer is fetched
             self.error = error
         finally:
             self.done.set()
@@ -60,24 +62,24 @@ class _Call:
 
 
 def tell(how_far: str) -> None:
-    """Report how far the work of this thread has come; outside of such work nothing happens."""
+    """Report the progress of the work of this thread; does nothing outside of such work."""
     call = getattr(_here, "call", None)
     if call is not None:
         call.progress = how_far
 
 
 def fail(why: str) -> None:
-    """Say that the work that runs in this thread failed, for people to see: it is tried again."""
+    """Report that the work of this thread failed, for display; it is retried."""
     call = getattr(_here, "call", None)
     if call is not None:
         call.failed = why
 
 
 class Calls:
-    """How slow work is done: all at once, in threads, and no longer waited for than is bearable.
+    """Runs slow work in parallel threads and waits for it a bounded time.
 
-    ``patience_seconds`` (real time) is how long one turn waits for what it began.
-    ``on_late`` is called, in the work's thread, when an answer comes whose caller stopped waiting.
+    ``patience_seconds`` (real time) is how long one turn waits for its work. ``on_late`` is called in the thread of the
+    work when an answer comes whose caller has stopped waiting.
     """
 
     def __init__(
@@ -87,17 +89,17 @@ class Calls:
         self.on_late = on_late
         self._calls: dict[tuple[str, str], _Call] = {}
         self._failures: dict[tuple[str, str], str] = {}
-        self._lock = threading.Lock()  # work may ask for further work
+        self._lock = threading.Lock()  # work may start more work
         self._turn = threading.local()
 
     def begin(self) -> None:
-        """Begin a turn of this thread: all that it gathers from now on shares one patience."""
+        """Start a turn of this thread: its calls of ``gather`` share one patience."""
         self._turn.left = self._patience
 
     def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
-        """Do work by name and return the answers that are there in time, perhaps of work that began earlier.
+        """Run work by name and return the answers that arrive in time, perhaps of work that started earlier.
 
-        What hung before is not waited for again. Raises what the work raises, when its answer would have been given.
+        Work that hung before is not waited for again. Raises what the work raised, instead of its answer.
         """
         with self._lock:
             begun = {
@@ -113,7 +115,7 @@ class Calls:
         return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
 
     def _over(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
-        """Take out what is over and asked for, or failed, or has lain here for long enough."""
+        """Remove and return finished work that was requested or failed; drop answers that nobody fetched for long."""
         over = {}
         for key, call in list(self._calls.items()):
             if not call.done.is_set() or not (key[0] == kind or call.error):
@@ -127,13 +129,13 @@ class Calls:
         return over
 
     def forget(self, kinds: Collection[str]) -> None:
-        """Abandon the calls under way of these kinds: the platforms that they ask are no longer in use."""
+        """Abandon running calls of these kinds, because their platforms are no longer used."""
         with self._lock:
             for key in [key for key in self._calls if key[0] in kinds]:
                 del self._calls[key]
 
     def settle(self, kinds: Collection[str], wall_seconds: float) -> None:
-        """Wait so long at most for what is under way of these kinds."""
+        """Wait a bounded time for running work of these kinds."""
         with self._lock:
             left = [call for key, call in self._calls.items() if key[0] in kinds]
         until = stopwatch() + wall_seconds
@@ -151,12 +153,12 @@ class Calls:
             self._turn.left = left - (stopwatch() - began)
 
     def under_way(self, kind: str) -> Collection[str]:
-        """Return the names of the work of a kind that is not over."""
+        """Return the names of unfinished work of a kind."""
         with self._lock:
             return {name for (of, name), call in self._calls.items() if of == kind and not call.done.is_set()}
 
     def news(self, kinds: Collection[str]) -> bool:
-        """Return whether answers of these kinds have come late that no caller has received; of each once."""
+        """Return whether late answers of these kinds have arrived since the last call."""
         with self._lock:
             fresh = [
                 call for (of, _), call in self._calls.items() if of in kinds and call.done.is_set() and not call.told_of
@@ -166,12 +168,12 @@ class Calls:
         return bool(fresh)
 
     def failures(self) -> Mapping[tuple[str, str], str]:
-        """Return by kind and name why work failed, as it said itself, that has not succeeded since."""
+        """Return by kind and name why work failed that has not succeeded since."""
         with self._lock:
             return dict(self._failures)
 
     def slow(self, wall_seconds: float) -> list[UnderWay]:
-        """Return the work of all kinds that has gone on for so long, oldest first."""
+        """Return work of all kinds that has run for so long, oldest first."""
         present = stopwatch()
         with self._lock:
             late = [

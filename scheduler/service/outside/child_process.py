@@ -1,7 +1,7 @@
-"""A part of the daemon in a process of its own: for native code that may hang, or memory that Python never gives back.
+"""Child processes of the daemon: for native code that may hang, and for memory that Python does not return.
 
-Parent and child pickle to each other through the child's standard input and output; no other process writes there. The
-child ends by itself when its input closes, so also when its parent was killed.
+Parent and child exchange pickles through the child's standard input and output, which no other process can write. The
+child ends when its input closes, also if the parent is killed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 
 class ChildFailed(Exception):
-    """The child did not start, died, hung or raised; the message says which."""
+    """The child did not start, died, hung or raised an error; the message says which."""
 
 
 class ChildHost:
-    """Starts the child when it is asked, and again after it died or rested. Not for several threads at a time.
+    """Starts the child at the first request, and again after it died or was ended. Not thread-safe.
 
-    ``command`` runs a program that calls :func:`serve`; ``name`` is what messages call the child.
+    ``command`` runs a program that calls :func:`serve`; ``name`` is the child's name in messages.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -35,11 +35,11 @@ class ChildHost:
 
     @property
     def pid(self) -> int | None:
-        """The child's process, None while there is none."""
+        """The process ID of the child, None if there is none."""
         return None if self._child is None else self._child.pid
 
     def ask(self, question: object, seconds: float) -> Any:
-        """Return the child's answer, for which it has ``seconds``. Raises ChildFailed; then the next starts another."""
+        """Return the child's answer within ``seconds``. Raises ChildFailed; the next request starts a new child."""
         child = self._child or self._start()
         hung = Event()
 
@@ -55,7 +55,7 @@ class ChildHost:
                 raise ValueError(f"{self._name} has no pipes")
             pickle.dump(question, child.stdin)
             child.stdin.flush()
-            done, answer = pickle.load(child.stdout)  # noqa: S301 - written by our own child
+            done, answer = pickle.load(child.stdout)  # noqa: S301 - written by this program's child
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             self.rest()
             status = child.returncode
@@ -69,13 +69,13 @@ class ChildHost:
         return answer
 
     def rest(self) -> None:
-        """End the child; the next question starts another, without what this one remembers."""
+        """End the child; the next request starts a new one, without the state of this one."""
         child, self._child = self._child, None
         if child is not None:
             _end(child)
 
     def kill(self) -> None:
-        """End the child at once, from any thread: who waits for its answer gets ChildFailed."""
+        """Kill the child, from any thread; a waiting caller gets ChildFailed."""
         child = self._child
         if child is not None:
             child.kill()
@@ -92,37 +92,37 @@ class ChildHost:
 
 
 def serve(answer: Callable[[Any], object]) -> None:
-    """Answer what comes until the parent is gone or wants no more: all that the child does.
+    """Answer requests until the input closes; this is the main function of the child.
 
-    An error that ``answer`` raises is reported as its kind and its words.
+    An error of ``answer`` is reported with its type and message.
     """
-    # Ctrl-C and a stop are the parent's; its end closes our standard input.
+    # The parent handles Ctrl-C and stops; its end closes standard input here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not become an answer
     with suppress(BrokenPipeError), answers:
         while True:
             try:
-                question = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
+                question = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by this program's parent
             except EOFError:
                 return
             try:
                 reply = (True, answer(question))
-            except Exception as error:  # noqa: BLE001 - the parent says what it was and goes on
+            except Exception as error:  # noqa: BLE001 - reported to the parent, which continues
                 reply = (False, f"{type(error).__name__}: {error}")
             pickle.dump(reply, answers)
             answers.flush()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child; one that waits for questions ends at once."""
+    """End a child; an idle child ends at once."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             with suppress(OSError):
                 pipe.close()
     try:
         child.wait(1.0)
-    except (subprocess.TimeoutExpired, OSError):  # a clock that is set meanwhile makes a short sleep invalid
+    except (subprocess.TimeoutExpired, OSError):  # a clock change can make the sleep time negative
         child.kill()
         child.wait()

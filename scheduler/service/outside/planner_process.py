@@ -1,6 +1,6 @@
-"""The planner in a process of its own, which ends when there is nothing to plan for: at rest the daemon is small.
+"""The planner in a child process, which ends when idle, so that the daemon needs little memory.
 
-Its plans come back as JSON, so that the daemon never loads the libraries that made them.
+Plans are returned as JSON, so that the daemon does not load the planner's libraries.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from scheduler.service.outside.child_process import ChildFailed, ChildHost, serv
 from scheduler.service.outside.solver_process import SolverHost
 from scheduler.store.plan_json import dumped, loaded
 
-PATIENCE_SECONDS = 900.0  # no plan takes a tenth of it
+PATIENCE_SECONDS = 900.0  # more than ten times the usual time of a plan
 COMMAND = (sys.executable, "-m", "scheduler.service.outside.planner_process")
 
 
 class PlannerHost:
-    """Plans in a child, which is started when a plan is wanted: one plan at a time, whichever thread asks."""
+    """Makes plans in a child, which is started on demand; one plan at a time, thread-safe."""
 
     def __init__(
         self, options: PlannerOptions, command: Sequence[str] = COMMAND, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        self._options = replace(options, solver=Solver)  # the child has a host of its own
+        self._options = replace(options, solver=Solver)  # the child has its own host
         self._patience_seconds = patience_seconds
         self.child = ChildHost("planner", command)
         self._plans = 0
-        self._looked: tuple[int, float] = (-1, 0.0)  # how many plans there were, and since when there are no more
+        self._looked: tuple[int, float] = (-1, 0.0)  # the number of plans, and since when it is idle
         self._turn = threading.Lock()
         self._closed = False
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        """Return a plan as Planner.plan does; when a second child fails as well, one of the plain dispatcher's."""
+        """Return a plan as ``Planner.plan`` does; if a second child fails too, one of the plain dispatcher."""
         with self._turn:
             self._plans += 1
             try:
@@ -48,7 +48,7 @@ class PlannerHost:
                 try:
                     return self._request(snapshot, incumbent)
                 except ChildFailed as error:
-                    # Here, with little memory and no solver: training goes on, and people are told.
+                    # In this process, with little memory and no solver: training continues, and people are notified.
                     from scheduler.planner.planner import Planner
 
                     plain = Planner(replace(self._options, linear=False, search_steps=0))
@@ -59,14 +59,14 @@ class PlannerHost:
         return loaded(self.child.ask((self._options, snapshot, incumbent), self._patience_seconds))
 
     def close(self) -> None:
-        """End the child for good, also one that is at work: then who asked gets ChildFailed."""
+        """Kill the child for good; a waiting caller gets ChildFailed."""
         self._closed = True
         self.child.kill()
 
     def rest_when_idle(self, at: float, seconds: float) -> None:
-        """End the child when no plan was wanted for ``seconds``; ``at`` is a stopwatch's present.
+        """End the child if no plan was requested for ``seconds``; ``at`` is the present of a stopwatch.
 
-        The next plan starts another, without what this one remembers.
+        The next plan starts a new one, without the caches of this one.
         """
         if self._turn.locked() or self._looked[0] != self._plans:
             self._looked = (self._plans, at)
@@ -75,7 +75,7 @@ class PlannerHost:
 
 
 class PlannerChild:
-    """Plans what the host sends. One planner, so that it starts warm."""
+    """Makes plans for the host with one planner, whose caches stay warm."""
 
     def __init__(self) -> None:
         self._solvers = SolverHost()

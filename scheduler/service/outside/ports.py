@@ -1,4 +1,4 @@
-"""Ports: everything a use case needs from outside, handed in by the composition root."""
+"""Ports: everything that use cases need from outside, passed in by the composition root."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from scheduler.store.engine import Database
 
 
 class EventLog(Protocol):
-    """The part of a structlog logger that use cases call: an event name plus fields."""
+    """The part of a structlog logger that use cases call: an event name with fields."""
 
     def debug(self, event: str, **fields: Any) -> Any:
-        """Something happened that matters to a person who looks for a fault."""
+        """Log something that matters for debugging."""
 
     def info(self, event: str, **fields: Any) -> Any:
-        """Something happened."""
+        """Log an event."""
 
     def warning(self, event: str, **fields: Any) -> Any:
-        """Something is not as it should be and is being dealt with."""
+        """Log a problem that is being handled."""
 
     def error(self, event: str, **fields: Any) -> Any:
-        """Something failed."""
+        """Log a failure."""
 
     def exception(self, event: str, **fields: Any) -> Any:
-        """Something failed that should not be able to; the traceback is added."""
+        """Log an unexpected failure with its traceback."""
 
 
 Opening = Callable[..., str]
@@ -53,13 +53,13 @@ It returns a word that changes when the platform was made of something else, and
 
 
 def no_account() -> Published:
-    """Refuse to show what Kaggle holds. Raises Misconfigured."""
+    """Raise Misconfigured: there is no Kaggle account."""
     raise Misconfigured("kaggle", "fetch", "no account is configured", "See docs/kaggle.md")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Plain values from the settings that decisions depend on. All times are scheduled seconds."""
+    """Settings on which decisions depend. All times are scheduled seconds."""
 
     launch_prefix: str = "uff"
     heartbeat_seconds: int = 30
@@ -74,7 +74,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class ServedAt:
-    """A target of the settings: when something is brought there, and how it is opened. ``open`` raises TargetError."""
+    """A deployment target of the settings: its rule, and how it is opened. ``open`` raises TargetError."""
 
     rule: DeploymentRule
     open: Callable[[], Target]
@@ -82,7 +82,7 @@ class ServedAt:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the daemon's use cases run on. ``platforms``, ``pools`` and ``openings`` are keyed by pool name."""
+    """The environment of the daemon's use cases. ``platforms``, ``pools`` and ``openings`` are keyed by pool name."""
 
     database: Database
     artifacts: BlobStore
@@ -94,18 +94,16 @@ class Ports:
     data_prefix: Callable[[str], str]  # job name -> store prefix of its training data
     bundle: str
     log: EventLog
-    epoch: int = 0  # of the lease this daemon holds
+    epoch: int = 0  # of this daemon's lease
     calls: Calls = field(default_factory=Calls)
-    openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not be there yet
-    scratch: Path = Path(
-        tempfile.gettempdir(), "uff-inputs"
-    )  # a folder of this machine for what is on its way into the store
-    published: Callable[[], Published] = no_account  # what Kaggle holds; raises PlatformError without account
-    corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora are looked after
-    redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
-    read_secret: Callable[[str], str] = str  # of a job, by name; raises ConfigError for one that is not there
-    targets: Mapping[str, ServedAt] = field(default_factory=dict)  # where versions are served, by name
-    hub_token: Callable[[], str] = str  # with which the daemon itself opens the Hub's repositories; raises ConfigError
+    openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not exist yet
+    scratch: Path = Path(tempfile.gettempdir(), "uff-inputs")  # local folder of files in transfer to the store
+    published: Callable[[], Published] = no_account  # inputs of Kaggle; raises PlatformError without an account
+    corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora
+    redact: Callable[[str], str] = str  # redacts known secrets in stored messages
+    read_secret: Callable[[str], str] = str  # secrets of a job by name; raises ConfigError for a missing one
+    targets: Mapping[str, ServedAt] = field(default_factory=dict)  # deployment targets by name
+    hub_token: Callable[[], str] = str  # the daemon's own token for the Hub; raises ConfigError
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -1,6 +1,6 @@
-"""The solver in a process of its own: native code that aborts or hangs must not take the daemon with it.
+"""The solver in a child process: native code that aborts or hangs must not stop the daemon.
 
-One child serves all solvers of a process and is started when the first programme comes.
+One child serves all solvers of a process and is started at the first programme.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from scheduler.planner.lp.linear import Programme
 from scheduler.planner.lp.solver import Solution, Solver, SolverFailed
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 
-# How much longer than its own limit a solver may take to answer, its start included, before it is ended.
+# How long a solver may exceed its own limit, with its start, before it is killed.
 PATIENCE_SECONDS = 10.0
 COMMAND = (sys.executable, "-m", "scheduler.service.outside.solver_process")
 
 
 class SolverHost:
-    """Starts the child when it is needed, and again after it died. Calling it makes a solver with its own memory."""
+    """Starts the child on demand, and again after it died. Calling it makes a solver with separate state."""
 
     def __init__(self, command: Sequence[str] | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.child = ChildHost("solver", command or COMMAND)
@@ -36,7 +36,7 @@ class SolverHost:
         return solver
 
     def ask(self, number: int, time_limit_seconds: float, programme: Programme) -> Solution | str:
-        """Return the child's solution, or why there is none. Raises ChildFailed."""
+        """Return the child's solution, or the reason why there is none. Raises ChildFailed."""
         forget, self._forgotten[:] = self._forgotten.copy(), []
         question = (number, time_limit_seconds, programme, forget)
         solution: Solution | str = self.child.ask(question, time_limit_seconds + self._patience_seconds)
@@ -44,7 +44,7 @@ class SolverHost:
 
 
 class RemoteSolver:
-    """Answers as planner.solver.Solver does, from the host's child."""
+    """A ``planner.solver.Solver`` that runs in the host's child."""
 
     def __init__(self, host: SolverHost, number: int, time_limit_seconds: float) -> None:
         self._host = host
@@ -63,13 +63,13 @@ class RemoteSolver:
 
 
 class SolverChild:
-    """Solves what the host sends, with a solver for each number."""
+    """Solves programmes for the host, with one solver per number."""
 
     def __init__(self) -> None:
         self._solvers: dict[int, Solver] = {}
 
     def __call__(self, question: tuple[int, float, Programme, list[int]]) -> Solution | str:
-        """Return an optimum, or why there is none."""
+        """Return an optimum, or the reason why there is none."""
         number, time_limit_seconds, programme, forget = question
         for forgotten in forget:
             self._solvers.pop(forgotten, None)
