@@ -310,8 +310,8 @@ def judge(
     if in_force is not None and (why := _incomparable(scores, in_force)):
         return Judgement("error", "", why, ())
     findings = [_finding(gate, scores, in_force) for gate in gates]
-    asked = [place for place, one in enumerate(findings) if one.outcome not in ("error", "not_asked")]
-    guards = [place for place in asked if findings[place].gate.kind == "no_harm"]
+    judged = [place for place, one in enumerate(findings) if one.outcome not in ("error", "not_asked")]
+    guards = [place for place in judged if findings[place].gate.kind == "no_harm"]
     for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
         findings[place] = finding
     findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
