@@ -134,13 +134,25 @@ def _add_state_folder(layers: Layers, environ: Mapping[str, str]) -> None:
 def _refuse_writable(file: Path) -> None:
     """Raise ConfigError for a file that anybody on this machine may change: commands in it are run as this user.
 
-    In a folder where anybody may write, anybody may put another file in its place, unless the folder is sticky.
+    In a folder where anybody may write, anybody may put another file in its place, unless the folder is sticky; there
+    they may put the first one.
     """
-    for place in (file, *file.absolute().parents, *file.resolve().parents):
-        mode = place.stat().st_mode
+    for place in _on_the_way_to(file.absolute()):
+        mode, folder_mode, owner = place.stat().st_mode, place.parent.stat().st_mode, place.lstat().st_uid
         if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
             why = "everybody on this machine may change it, and commands in it are run"
             raise ConfigError([Problem(str(file), "", "", why, f"run: chmod o-w {place}")])
+        if folder_mode & stat.S_IWOTH and owner not in {0, os.geteuid()}:
+            why = f"user {owner} put {place} there, and commands in it are run"
+            raise ConfigError([Problem(str(file), "", "", why, "move your settings into a folder of your own")])
+
+
+def _on_the_way_to(path: Path) -> Iterator[Path]:
+    """Yield a file and its folders, after what each of them links to."""
+    for place in (path, *path.parents):
+        if place.is_symlink():
+            yield from _on_the_way_to(place.parent / place.readlink())
+        yield place
 
 
 def exposed_secrets(layers: Layers) -> list[Problem]:

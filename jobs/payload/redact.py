@@ -52,8 +52,9 @@ class Redactor:
         forms = {form for form in forms if len(_in_one_line(form)) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
         self._words = sorted(forms, key=lambda form: (-len(form), form))
+        self._backwards = [word[::-1] for word in self._words]
         self._begins = {word[:LENGTH_MIN] for word in self._words}
-        self._ends = {word[-LENGTH_MIN:] for word in self._words}
+        self._ends = {word[:LENGTH_MIN] for word in self._backwards}
         self._inner: dict[int, set[str]] = {}  # pieces by stride: each word contains one at a multiple of the stride
         for word in map(_in_one_line, self._words):
             stride = next(each for each in _STRIDES if len(word) >= each + LENGTH_MIN - 1)
@@ -88,19 +89,18 @@ class Redactor:
         return [clean[text] for text in texts]
 
     def _without_halves(self, text: str) -> str:
-        end = len(text.rstrip(_BESIDE_A_CUT))
-        if not self._begins.isdisjoint(_pieces(text[max(0, end - self.longest) : end])):
-            first = min((at for word in self._words if (at := _begun(word, text, end)) is not None), default=None)
-            if first is not None and not text.endswith(MARK):
-                text = f"{text[:first]}{MARK}{text[end:]}"
-        begin = len(text) - len(text.lstrip(_BESIDE_A_CUT))
-        if not self._ends.isdisjoint(_pieces(text[begin : begin + self.longest])):
-            last = max((at for word in self._words if (at := _over(word, text, begin)) is not None), default=None)
-            if last is not None and not text.startswith(MARK):
-                text = f"{text[:begin]}{MARK}{text[last:]}"
+        text = self._without_begun(text, self._words, self._begins, MARK)
+        text = self._without_begun(text[::-1], self._backwards, self._ends, MARK[::-1])[::-1]
         line = text.strip()
         is_wrapped = _LINE_MIN <= len(line) <= self.longest and " " not in line
         return text.replace(line, MARK) if is_wrapped and any(line in word for word in self._words) else text
+
+    def _without_begun(self, text: str, words: Sequence[str], begins: set[str], mark: str) -> str:
+        end = len(text.rstrip(_BESIDE_A_CUT))
+        if text.endswith(mark) or begins.isdisjoint(_pieces(text[max(0, end - self.longest) : end])):
+            return text
+        first = min((at for word in words if (at := _begun(word, text, end)) is not None), default=None)
+        return text if first is None else f"{text[:first]}{mark}{text[end:]}"
 
 
 def _in_one_line(text: str) -> str:
@@ -118,17 +118,6 @@ def _begun(word: str, text: str, end: int) -> int | None:
         if word.startswith(text[at:end]):
             return at
         at = text.find(word[:LENGTH_MIN], at + 1, end)
-    return None
-
-
-def _over(word: str, text: str, begin: int) -> int | None:
-    """Return the position after an end of ``word`` at the start of ``text``, None if there is none."""
-    end = word[-LENGTH_MIN:]
-    at = text.find(end, begin, begin + len(word) - 1)
-    while at >= 0:
-        if word.endswith(text[begin : at + LENGTH_MIN]):
-            return at + LENGTH_MIN
-        at = text.find(end, at + 1, begin + len(word) - 1)
     return None
 
 

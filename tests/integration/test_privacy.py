@@ -87,12 +87,16 @@ def test_settings_that_everybody_may_change_are_refused_and_readable_secrets_are
         read_layers(file, {})
 
 
-def test_settings_in_a_folder_where_everybody_may_exchange_them_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "open" / "own" / "config.toml"
+def written_by_owner(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text('state_dir = "/x"\n')
     file.chmod(0o600)
     file.parent.chmod(0o700)
+
+
+def test_settings_in_a_folder_where_everybody_may_exchange_them_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "open" / "own" / "config.toml"
+    written_by_owner(file)
     named = tmp_path / "link.toml"
     named.symlink_to(file)
     for way in (file, named):
@@ -100,6 +104,42 @@ def test_settings_in_a_folder_where_everybody_may_exchange_them_are_refused(tmp_
             read_layers(way, {})
     (tmp_path / "open").chmod(0o1777)  # as /tmp, where nobody may take away what is another's
     assert read_layers(named, {}).values["state_dir"] == "/x"
+
+
+@pytest.mark.parametrize("middle", ["link.toml", "folder"])
+def test_links_of_settings_that_everybody_may_exchange_are_refused(tmp_path: Path, middle: str) -> None:
+    """The folder is on the way from one link to the next: neither the first name lies in it nor the file."""
+    written_by_owner(tmp_path / "own" / "config.toml")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    target = tmp_path / "own" / ("config.toml" if middle == "link.toml" else "")
+    (tmp_path / "open" / middle).symlink_to(target)
+    named = tmp_path / "named"
+    named.symlink_to(Path("open") / middle)
+    with pytest.raises(ConfigError, match=f"run: chmod o-w {tmp_path / 'open'}$"):
+        read_layers(named if middle == "link.toml" else named / "config.toml", {})
+    (tmp_path / "open").chmod(0o755)
+    assert read_layers(named if middle == "link.toml" else named / "config.toml", {}).values["state_dir"] == "/x"
+
+
+def test_settings_that_another_user_put_into_a_shared_folder_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    file = shared / "theirs" / "config.toml"
+    written_by_owner(file)
+    shared.chmod(0o1777)
+    assert read_layers(file, {}).values["state_dir"] == "/x"
+    lstat = Path.lstat
+
+    def of_another(path: Path) -> os.stat_result:
+        found = list(lstat(path))
+        found[4] = 4_242 if path.is_relative_to(shared / "theirs") else found[4]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "lstat", of_another)
+    with pytest.raises(ConfigError, match=r"user 4242 put .*/shared/theirs there.*folder of your own"):
+        read_layers(file, {})
 
 
 def test_the_artifact_folder_is_closed_to_others(tmp_path: Path) -> None:
