@@ -11,52 +11,16 @@ steps. Errors are shares of the curve's range. The rule is asked at every checkp
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import fmean, linear_regression, median
 
-from jobs.spec import StopRule
-from scheduler.core.early_stop import Scored, progress
 from scheduler.core.learning_curve import forecast_of
+from tests.lab.curves import CUTS, Curve, generated, recorded, stopped_at
 
-Curve = list[tuple[int, float]]
 HOLDS = (0.85, 0.95)
 WRONG_STOPS_MAX = 0.05
 VALUES = (-0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1)  # shares of the range
-CUTS, LONGER = (4, 6, 10, 16, 24, 32), (1.25, 1.5, 2.0, 3.0, 4.0)
-KINDS: dict[str, Callable[[float, float], float]] = {  # by exponent, and share of the steps
-    "power": lambda power, part: (60 * part) ** -power,
-    "late": lambda power, part: (60 * part + 4) ** -power,
-    "exponential": lambda power, part: math.exp(-4 * power * part),
-    "logarithm": lambda _, part: -0.1 * math.log(60 * part),
-    "falling rate": lambda power, part: (60 * part) ** -power - 0.04 * (1 - math.cos(math.pi * part)),
-    "overfitting": lambda power, part: (60 * part) ** -power + 0.05 * part**2,
-}
-
-
-def generated(seed: int) -> tuple[str, Curve]:
-    """Return one curve with its kind."""
-    dice = random.Random(seed)
-    kind = dice.choice(list(KINDS))
-    count, every, power = dice.choice((20, 40, 60)), dice.choice((1, 50, 250)), dice.uniform(0.15, 1.2)
-    floor, height, alike = dice.uniform(0.2, 3), math.exp(dice.uniform(-1.2, 1.8)), dice.choice((0.0, 0.5, 0.8))
-    noise, error = height * math.exp(dice.uniform(-9, -4)), 0.0
-    curve = []
-    for number in range(1, count + 1):
-        error = alike * error + math.sqrt(1 - alike**2) * dice.gauss(0, noise)
-        spike = 10 * noise * dice.random() if dice.random() < 0.01 else 0.0
-        curve.append((number * every, floor + height * KINDS[kind](power, number / count) + error + spike))
-    return kind, curve
-
-
-def recorded() -> Iterator[tuple[str, Curve]]:
-    """Yield the curves of real trainings."""
-    rows = json.loads(Path(__file__).with_name("curves.json").read_text())
-    for name, points in rows.items():
-        yield name.split(",")[0] + ", falling rate" * ("cosine" in name), [(step, value) for step, value in points]
+LONGER = (1.25, 1.5, 2.0, 3.0, 4.0)
 
 
 def show_bands(title: str, curves: Sequence[tuple[str, Curve]]) -> bool:
@@ -88,13 +52,6 @@ def show_bands(title: str, curves: Sequence[tuple[str, Curve]]) -> bool:
     return HOLDS[0] <= share <= HOLDS[1]
 
 
-def stopped_at(curve: Curve, value: float) -> int:
-    """Return at how many checkpoints the rule ends a training to the curve's last step, 0 for never."""
-    rule, target = StopRule("loss", value=value, forecast=0.95), curve[-1][0]
-    history = [Scored(str(step), step, loss) for step, loss in curve]
-    return next((at for at in range(1, len(curve)) if progress(rule, history[:at], target).why), 0)
-
-
 def show_rule(title: str, curves: Sequence[tuple[str, Curve]]) -> bool:
     """Print how often the rule ends a training that would reach its value, and what it saves of those that would not.
 
@@ -105,9 +62,10 @@ def show_rule(title: str, curves: Sequence[tuple[str, Curve]]) -> bool:
         values = [value for _, value in curve]
         best, whole = min(values), max(values) - min(values)
         for above in VALUES:
-            at = stopped_at(curve, best + above * whole)
-            if at:
-                wrong.append(above >= 0 and min(values[:at]) > best + above * whole)
+            goal = best + above * whole
+            at = stopped_at(curve, goal)
+            if at and min(values[:at]) > goal:  # before it was reached
+                wrong.append(above >= 0)
             if above < 0:
                 saved.append(1 - at / len(curve) if at else 0.0)
     print(

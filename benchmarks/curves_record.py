@@ -1,6 +1,6 @@
 """Record held-out curves of real trainings: the character model on this repository's own texts, by many recipes.
 
-Writes `benchmarks/curves.json`, which `bench_forecast.py` reads: widths, batches, rates, schedules and amounts of text
+Writes `tests/lab/curves.json`, which `bench_forecast.py` reads: widths, batches, rates, schedules and amounts of text
 differ, so that some curves still fall at their end, some are flat and some rise again.
 
     python benchmarks/curves_record.py [--steps 3000] [--seed 1]
@@ -73,7 +73,7 @@ def main() -> int:
                 curves[name] = curve(Path(folder), width, batch, rate, final_rate, steps, seed)
                 print(name, curves[name][-1], flush=True)
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(points)}" for name, points in curves.items())
-    (ROOT / "benchmarks/curves.json").write_text(f"{{\n{rows}\n}}\n")
+    (ROOT / "tests/lab/curves.json").write_text(f"{{\n{rows}\n}}\n")
     return 0
 
 

@@ -127,7 +127,7 @@ class StopRule:
 
     ``metric`` is one that its checkpoints carry, and ``aim`` says where good is. Training ends when ``patience``
     checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never. It
-    also ends when two forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
+    also ends when three forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
     """
 
     metric: Annotated[

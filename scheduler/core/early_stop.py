@@ -10,6 +10,8 @@ from jobs.size import counted
 from jobs.spec import StopRule
 from scheduler.core.learning_curve import REACH, forecast_of
 
+_AGREE = 3  # so many forecasts in a row must say the same: each is right with its certainty, their first is not
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -63,20 +65,20 @@ def progress(rule: StopRule, history: Iterable[Scored], target_step: int = 0) ->
         )
     if not why and rule.forecast is not None and rule.value is not None:
         points = [(one.step, one.value) for one in history]
-        if all(_chance(rule, each, target_step) < 1 - rule.forecast for each in (points, points[:-1])):
+        if all(_chance(rule, points[: len(points) - late], target_step) < 1 - rule.forecast for late in range(_AGREE)):
             sure = f"{rule.forecast:.0%}".replace("%", " %")
             why = f"{rule.metric} will not be {rule.value:.6g} at step {target_step:,}, with {sure} certainty"
     return Progress(best, since, why if best is not None else "")
 
 
 def _chance(rule: StopRule, points: Sequence[tuple[int, float]], target_step: int) -> float:
-    """Return the probability that the value is reached by the target step; 1 where no forecast reaches that far."""
+    """Return the most that the probability may be to reach the value by the target step; 1 without a forecast."""
     newest = points[-1][0] if points else 0
     curve = forecast_of(points, rule.aim) if newest < target_step <= REACH * newest else None
     if curve is None or rule.value is None:
         return 1.0
     later = (newest + (target_step - newest) * quarter // 4 for quarter in range(1, 5))
-    return max(curve.chance(rule.value, step) for step in later)
+    return sum(curve.chance(rule.value, step) for step in later)
 
 
 def _loss(rule: StopRule, value: float) -> float:

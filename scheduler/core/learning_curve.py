@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import erf, exp, fsum, isfinite, log, sqrt
+from itertools import pairwise, product
+from math import erf, exp, fsum, inf, isfinite, log, sqrt
 from operator import mul
 from statistics import median
 from typing import Literal
@@ -23,7 +23,7 @@ _EVIDENCE = 0.4  # neighbouring checkpoints err alike: each says less than an in
 _NOISE = 0.01  # of the range: no curve is believed to be smoother
 _DOUBT = 0.17  # of what the curve gained over as many doublings before: no law holds exactly
 _DRIFT = 5.0  # how much the noise's variance grows while the steps become e times as many
-_OUTLIER = 6.0  # usual deviations from its neighbours that a point may have
+_OUTLIER = 6.0  # usual changes between neighbours that a point may be off
 _RIDGE = 1e-4
 
 
@@ -141,10 +141,8 @@ def forecast_of(points: Iterable[tuple[int, float]], aim: Literal["high", "low"]
 
 
 def _without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the values, of which those far from their neighbours are moved to where they begin to be far."""
+    """Return the values, with the median of its neighbours in place of each that is far from it."""
     near = [median(values[max(0, at - 2) : at + 3]) for at in range(len(values))]
-    far = _OUTLIER * median(abs(value - middle) for value, middle in zip(values, near, strict=True))
-    inner = range(2, len(values) - 2) if far else ()
-    return [
-        max(near[at] - far, min(near[at] + far, value)) if at in inner else value for at, value in enumerate(values)
-    ]
+    far = _OUTLIER * median(abs(after - before) for before, after in pairwise(values)) or inf
+    inner = range(2, len(values) - 2)
+    return [near[at] if at in inner and abs(value - near[at]) > far else value for at, value in enumerate(values)]

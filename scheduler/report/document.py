@@ -139,7 +139,7 @@ def _models(report: Report) -> ReportSection:
     for job in trained:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.state == "done" and job.why:
-            what, gained = "Stopped early", f" at step {job.step:,} ({_clean(job.why.removeprefix('stopped early: '))})"
+            what, gained = "Stopped early", f" at step {job.step:,}"
         elif job.steps and job.step >= job.target_step:
             what = "Finished"
         elif job.state == "failed":
@@ -154,6 +154,7 @@ def _models(report: Report) -> ReportSection:
     lines = [
         f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
     ]
+    lines += [f"{_clean(job.name)} was {_clean(job.why)}." for job in trained if job.state == "done" and job.why]
     rows = tuple(_model_row(job, report.zone) for job in trained)
     if not rows:
         return ReportSection("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))

@@ -63,6 +63,7 @@ Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", descrip
 Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="First of seven days, 2026-11-16.")]
 Channel = Annotated[str, Field(min_length=1, max_length=100, description="As `/reports` names it: email, slack ...")]
 Weight = Annotated[float, AfterValidator(_weight)]
+Hours = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, description="Of training, at the job's speed.")]
 Place = Annotated[str, Field(max_length=4_096), AfterValidator(_absolute)]
 Definition = Annotated[
     dict[str, Any], Field(description="Keys of a job file (docs/cli.md); paths in it from / on.", max_length=100)

@@ -56,6 +56,7 @@ from scheduler.verbs.arguments import (
     PAGE_ROWS,
     BadRequest,
     Day,
+    Hours,
     Instant,
     JobState,
     Name,
@@ -72,6 +73,7 @@ from scheduler.verbs.surface import Surface, verb
 from scheduler.views import chart_facts
 from scheduler.views import models as views
 from scheduler.views.coming_week import ComingWeek, coming_week
+from scheduler.views.curve_forecasts import HOURS, HoursAdvice, JobCurve, JobForecast, hours_advice
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, picked, plan_json, run_json, wait_json
 from scheduler.views.long_work import long_work
 from scheduler.views.models import VersionFacts
@@ -232,6 +234,25 @@ def queue_show(source: Source, job: Name) -> shapes.JobDetail:
             "runs": [run_json(run) for run in queue_waits.attach(tx, sessions)],
         }
     return shapes.JobDetail.model_validate(fields)
+
+
+@verb("queue.forecast", "/jobs/{job}/forecast", key="forecast")
+def queue_forecast(source: Source, job: Name, hours: Hours = HOURS, metric: Text = "") -> JobForecast:
+    """What a job's metric will be, with 90 % bands, when it reaches its goal, and what more hours would buy."""
+    with source.read() as tx:
+        record = jobs.get(tx, job)
+        (going,) = source.trainings(tx, [record], source.now)
+        return JobCurve(tx, record, going, source.plan(tx), source.now, metric).forecast(hours)
+
+
+@verb("advise.hours", slow=True, key="advice")
+def advise_hours(source: Source, hours: Hours = HOURS) -> HoursAdvice:
+    """Which jobs are worth more hours: by expected gain, with what last week's hours bought, and what to type."""
+    now = source.now
+    with source.read() as tx:
+        records = [one for one in jobs.everything(tx, {"active", "queued", "held"}) if one.spec.role != EVALUATE]
+        goings, plan, week = source.trainings(tx, records, now), source.plan(tx), week_ahead(source, tx)
+        return hours_advice(tx, records, goings, source.pools, plan, week, hours, now)
 
 
 def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:

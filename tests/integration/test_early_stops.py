@@ -179,22 +179,22 @@ def test_a_value_ends_it_at_once(make_ports: Callable[..., Ports]) -> None:
 
 def test_a_forecast_ends_it_at_its_best_and_the_hours_go_back(make_ports: Callable[..., Ports]) -> None:
     world = World(make_ports, StopRule("held_out_loss", value=0.5, forecast=0.95))
-    best = [world.save(100 * number, 2 + 1 / number) for number in range(1, 6)][-1]
+    best = [world.save(100 * number, 2 + 1 / number) for number in range(1, 9)][-1]
     state = world.record.state
     assert isinstance(state, Active)
     assert (state.wish, state.why) == ("finish", "held_out_loss will not be 0.5 at step 1,000, with 95 % certainty")
     world.end()
     record = world.record
     assert isinstance(record.state, Done)
-    assert (record.checkpoint, record.done_step, record.state.full_target_step) == (best, 500, 1_000)
-    assert record.state.why.endswith("about 5.0 h of sessions that were left went back to the plan")
+    assert (record.checkpoint, record.done_step, record.state.full_target_step) == (best, 800, 1_000)
+    assert record.state.why.endswith("about 2.0 h of sessions that were left went back to the plan")
     with world.database.read() as tx:
         (event,) = events.tail(tx, kinds=["job.finish"], subject="ufm")
         week = facts_of(tx, world)
-    assert event.data["spared_seconds"] == 5 * HOUR
-    assert "about 5.0 h" in week.why
+    assert event.data["spared_seconds"] == 2 * HOUR
+    assert "about 2.0 h" in week.why
     released = queue.release(world.database, "ufm", world.clock.now(), "ann")
-    assert (released.done_step, released.spec.target_step, released.spec.stop) == (500, 1_000, None)
+    assert (released.done_step, released.spec.target_step, released.spec.stop) == (800, 1_000, None)
 
 
 def facts_of(tx: Connection, world: World) -> JobFacts:

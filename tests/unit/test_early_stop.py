@@ -36,16 +36,16 @@ def test_a_value_ends_training_at_once_in_the_direction_of_the_aim() -> None:
     assert (found.best, bool(found.why)) == (Scored("key-2", 2, 0.91), True)
 
 
-def test_a_forecast_ends_training_that_will_miss_its_value_once_two_agree() -> None:
+def test_a_forecast_ends_training_that_will_miss_its_value_once_three_agree() -> None:
     rule = StopRule("loss", value=0.1, forecast=0.95)
     curve = history(*(1 + 1 / step for step in range(1, 13)))
     assert not progress(rule, curve[:4], 16).why  # one forecast
-    assert not progress(rule, curve, 45).why  # too far
+    assert not progress(rule, curve, 41).why  # too far
     assert not progress(rule, curve, 0).why
-    found = progress(rule, curve, 44)
-    assert found.why == "loss will not be 0.1 at step 44, with 95 % certainty"
+    found = progress(rule, curve, 40)
+    assert found.why == "loss will not be 0.1 at step 40, with 95 % certainty"
     assert found.best == curve[-1]
-    assert not progress(StopRule("loss", value=0.1), curve, 44).why
+    assert not progress(StopRule("loss", value=0.1), curve, 40).why
     assert not progress(rule, [Scored("", step, 1 / step) for step in range(1, 9)], 16).why
 
 

@@ -61,6 +61,7 @@ def _tokens(text: str) -> float:
 @command(
     "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20M",
     "schedctl advise deepseek-coder-1.3b --on t4 --method full --seq 1024 --explain",
+    "schedctl advise hours",
     "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' '5060ti x2' 4090 --picture out.svg",
     kind=Tables,
 )
@@ -68,7 +69,10 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A shipped name, OWNER/NAME[@REVISION] of the Hub, or its config.json."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A shipped name, OWNER/NAME[@REVISION] of the Hub, its config.json; or hours: see below.",
+        ),
     ] = "",
     machines: Annotated[
         list[str] | None, typer.Argument(metavar="[CARD[xN]]...", help="With --compare: the machines after its first.")
@@ -130,8 +134,14 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """Show whether a model fits a machine, with which settings, time and cost.
 
     Figures are computed, nothing is fetched, no card is needed. What was measured (--calibrate, --read, and the runs of
-    your pools) counts more with every step. See docs/advice.md.
+    your pools) counts more with every step. See docs/advice.md. "schedctl advise hours" shows instead which of your
+    jobs are worth more hours: what the free ones of this week could buy, and what those of last week bought.
     """
+    if model == "hours":
+        from scheduler.cli.commands.forecasts import show_advice
+
+        show_advice(cli)
+        return
     if machines and not compare:
         raise UsageFault(
             f"advise {model} {' '.join(machines)}",

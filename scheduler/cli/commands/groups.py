@@ -7,6 +7,7 @@ from scheduler.cli.shell.command import group
 _QUEUE = {
     "list": ("queue:list_", "List the jobs in queue order, with what each waits for."),
     "show": ("queue_show:show_job", "Show all of one job."),
+    "forecast": ("forecasts:forecast", "Show what a job's metric will be, and what more hours would buy."),
     "add": ("queue_add:add", "Add a job from a file or options, or all models of the settings."),
     "edit": ("queue_changes:edit", "Change a job's definition by --set, from a file, or in $EDITOR."),
     "update": ("queue_changes:update", "Take a job's code and packages again for its next session, or what is named."),

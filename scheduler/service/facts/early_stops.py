@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from sqlalchemy import Connection
 
 from jobs.nouns.window import HOUR
@@ -12,6 +14,7 @@ from scheduler.core.job import Active, Done, Queued
 from scheduler.service.facts import halvings
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, rates
+from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.jobs import JobRecord
 
 
@@ -19,13 +22,27 @@ def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress
     """Return how a job stands by its stop rule; nothing has been seen of one without a rule."""
     if spec.stop is None:
         return Progress()
-    history = {}  # of a step that was trained twice, the later attempt
-    for record in reversed(checkpoints.everything(tx, spec.name)):
-        saved = record.manifest
-        value = saved.metrics.get(spec.stop.metric)
-        if value is not None and saved.attempt > fenced_attempt and record.state != "quarantined":
-            history[saved.step] = Scored(saved.key, saved.step, value, good=record.state == "good")
-    return progress(spec.stop, (history[step] for step in sorted(history)), spec.target_step)
+    metric = spec.stop.metric
+    return progress(
+        spec.stop,
+        (
+            Scored(record.manifest.key, step, record.manifest.metrics[metric], good=record.state == "good")
+            for step, record in measured(tx, spec.name, metric, fenced_attempt)
+        ),
+        spec.target_step,
+    )
+
+
+def measured(tx: Connection, job: str, metric: str, fenced_attempt: int = 0) -> list[tuple[int, CheckpointRecord]]:
+    """Return a job's checkpoints that have a metric, by step; of a step that was trained twice, the later attempt."""
+    history = {
+        record.manifest.step: record
+        for record in reversed(checkpoints.everything(tx, job))
+        if metric in record.manifest.metrics
+        and record.manifest.attempt > fenced_attempt
+        and record.state != "quarantined"
+    }
+    return sorted(history.items(), key=itemgetter(0))
 
 
 def consider(ports: Ports, tx: Connection, name: str, now: int) -> None:
@@ -69,9 +86,9 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
 
 def _steps_per_second(tx: Connection, record: JobRecord) -> float:
     """Return the measured speed on the job's last pool, else its best one, else what its definition says."""
-    measured = {rate.pool: rate.steps_per_second for rate in rates.of_job(tx, record.spec.name) if rate.samples}
-    guess = max(measured.values(), default=record.spec.steps_per_hour / HOUR)
-    return measured.get(record.last_pool or "", guess)
+    speeds = {rate.pool: rate.steps_per_second for rate in rates.of_job(tx, record.spec.name) if rate.samples}
+    guess = max(speeds.values(), default=record.spec.steps_per_hour / HOUR)
+    return speeds.get(record.last_pool or "", guess)
 
 
 def undo(tx: Connection, record: JobRecord, now: int, by: str) -> None:

@@ -26,7 +26,7 @@ COMMANDS = (
     "runs list", f"runs show {KEY}", "runs show uff-new-0001", "pools", "quota", "plan show", "plan preview",
     "plan explain ucm", "plan explain new", "checkpoints list", "checkpoints retention", "checkpoints verify",
     "report weekly", "report weekly --format html", "report weekly --format markdown", "doctor", "handover list",
-    "config show daemon", "prompt", "version", "db verify",
+    "queue forecast ufm", "advise hours", "config show daemon", "prompt", "version", "db verify",
 )  # fmt: skip
 PAGES = ("/", "/queue", "/jobs/uff-main", "/jobs/new", "/runs", f"/runs/{KEY}", "/runs/uff-new-0001", "/quota", "/plan")
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from scheduler.core.plan import Plan
 from scheduler.store import plans
 from scheduler.store.engine import Database
+from scheduler.views.curve_forecasts import JobForecast
 
 JOB = {
     "name",
@@ -122,6 +124,7 @@ CHANGES = {"jobs", "pools", "value_before", "value_after"}
 OUTLOOK = {"start", "finish", "session_seconds", "steps", "on_time"}
 HEAD = {"made_at", "made_by", "digest", "bound"}
 EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "share", "planned", "queues", "devices"}
+FORECAST = {field.name for field in fields(JobForecast)}
 KEY = "uff-uff-main-0001"
 MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
 
@@ -131,6 +134,11 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     (
         "queue show ufm",
         {"job": WHOLE_JOB | {"generations", "rates", "runs", "share", "stop", "training", "training_data"}},
+    ),
+    ("queue forecast ufm", {"forecast": FORECAST}),
+    (
+        "advise hours",
+        {"advice": {"start", "end", "hours", "free_hours", "jobs"}},
     ),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),
