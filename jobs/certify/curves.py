@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import stdev
 
-from jobs.certify.findings import EXACT, INEXACT, SAME_STATE, ResumeFinding
+from jobs.certify.findings import EXACT, SAME_STATE, ResumeFinding
 from jobs.payload.store.manifest import sha256_file
 
 _TIMINGS = {"step", "gpu_memory_bytes", "tokens_per_second", "step_seconds_p90", "gpu_busy"}
@@ -81,7 +81,9 @@ def compare(
         return finding.level, [finding]
     if exact and not moved and any(name in straight.steady for name in wrong):
         message = f"all that was reported is the same, but {', '.join(wrong)} of the last checkpoint is not"
-        return INEXACT, [ResumeFinding("other_files", message)]
+        kind = "other_files" if any(len(resumed[step]) > 1 for step in steps) else "other_state"  # nothing but steps
+        finding = ResumeFinding(kind, message)
+        return finding.level, [finding]
     return (EXACT if exact and not wrong else SAME_STATE), []
 
 

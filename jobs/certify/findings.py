@@ -37,7 +37,7 @@ REPAIRS = {
     "other_numbers": Repair(
         INEXACT, f"The state of the random numbers or the order of the data is not restored. {_STATE}"
     ),
-    "other_files": Repair(INEXACT, f"Something of the state is not restored. {_STATE}"),
+    "other_files": Repair(SAME_STATE, f"Counters of resumes may differ; averaged weights must not. {_STATE}"),
 }
 
 

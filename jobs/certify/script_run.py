@@ -85,10 +85,11 @@ class ScriptRun:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """End what is left of it."""
+        """End what is left of it, and remove its folder: checkpoints are large."""
         self.command.close()
         for descriptor in (self._log, self._progress.source):
             os.close(descriptor)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def until(self, condition: Callable[[], object], seconds: float = 0.0, poll: float = _POLL_SECONDS) -> bool:
         """Watch until a condition holds, for so many seconds or its run time; return whether it holds."""

@@ -97,3 +97,16 @@ def test_what_is_no_more_than_the_noise_of_two_runs_is_the_same_state() -> None:
     level, findings = compare(jumped, {"model": "c"}, 50, straight)
     assert (level, [finding.kind for finding in findings]) == ("failed", ["loss_jump"])
     assert "loss is 10.2 at step 51 and 1.2 without the interruption" in findings[0].message
+
+
+def test_files_that_differ_count_by_what_else_can_be_seen() -> None:
+    """A framework counts resumes in its own file; where nothing but steps is reported the files are all there is."""
+    for values, level, kind in (
+        ({"step": 1.0, "loss": 1.0}, "E1", "other_files"),
+        ({"step": 1.0}, "E2", "other_state"),
+    ):
+        curve = dict.fromkeys(range(10), values)
+        straight = uninterrupted(curve, curve, {"state": "a"}, {"state": "a"})
+        found, findings = compare(curve, {"state": "b"}, 5, straight)
+        assert (found, [finding.kind for finding in findings]) == (level, [kind])
+        assert compare(curve, {"state": "a"}, 5, straight) == ("E0", [])

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from jobs.certify.certificate import certify
+from jobs.certify.script_run import ScriptUnderTest
+from jobs.certify.strikes import STRIKES
 from jobs.payload.clock import Clock
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -113,6 +116,21 @@ def test_cut_and_resumed_it_ends_as_if_it_had_never_been_cut(tmp_path: Path, exa
     straight.run(target, [])
     expected = straight.parts(straight.manifest(target))
     assert {name: found[name] for name in STATES[example]} == {name: expected[name] for name in STATES[example]}
+
+
+@pytest.mark.parametrize("example", NEEDED)
+def test_it_is_certified(tmp_path: Path, example: str) -> None:
+    """Of the strikes those that need a resume: each run imports its framework, which takes seconds."""
+    for needed in NEEDED[example]:
+        pytest.importorskip(needed, reason=f"{needed} is not installed: examples/{example} is NOT tested here")
+    shutil.copytree(EXAMPLES / example, tmp_path / "code")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    script = ScriptUnderTest(tmp_path / "code", (sys.executable, "train.py"), environment, tmp_path, 30)
+    strikes = tuple(one for one in STRIKES if one.name in {"SIGTERM in the middle", "SIGKILL in the middle"})
+    certificate = certify(script, print, adapt=False, strikes=strikes)
+    kinds = {finding.kind for result in certificate.results for finding in result.findings}
+    # Lightning's own file counts resumes as well.
+    assert (certificate.level, kinds) == (("E1", {"other_files"}) if example == "lightning" else ("E0", set()))
 
 
 def test_the_script_that_knows_nothing_is_run_whole(tmp_path: Path) -> None:
