@@ -1,1 +1,1 @@
-"""A whole week on this machine: its folder, its emulators of platforms, and how it is run."""
+"""The rehearsal: a week on this machine with a fast clock and emulated platforms."""

@@ -1,4 +1,4 @@
-"""Rehearsal: a folder that holds a whole week of its own: settings, database, artifacts, sessions and reports."""
+"""The folder of a rehearsal: its own settings, database, artifacts, sessions and reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.problem import Refusal
 
 _MARKER = "rehearsal.toml"
 
-# What one machine needs in real time whatever the clock says, in real seconds.
+# Margins that one machine needs in real seconds, independent of the scaled clock.
 _CYCLE_WALL = 0.2
 _HEARTBEAT_WALL = 0.25
 _GRACE_WALL = 0.6
@@ -52,12 +52,12 @@ class Rehearsal:
 
     @property
     def log(self) -> Path:
-        """What the daemon said."""
+        """The log of the daemon."""
         return self.folder / "daemon.log"
 
 
 def clear(folder: Path) -> None:
-    """Make ``folder`` ready for a new rehearsal. Removes an earlier rehearsal, and nothing else ever."""
+    """Prepare ``folder`` for a new rehearsal; removes files of an earlier rehearsal only."""
     if folder.exists() and not folder.is_dir():
         raise Refusal(f"{folder} is not a folder", remedy="Name another with --out")
     if folder.exists() and any(folder.iterdir()):
@@ -68,7 +68,7 @@ def clear(folder: Path) -> None:
 
 
 def reopen(folder: Path) -> Rehearsal:
-    """Return the rehearsal that was begun in ``folder``."""
+    """Return the existing rehearsal of ``folder``."""
     try:
         values = tomllib.loads((folder / _MARKER).read_text())
         clock, daemon = values["clock"], values["daemon"]
@@ -82,7 +82,7 @@ def reopen(folder: Path) -> Rehearsal:
 
 
 def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a rehearsal as the document to write: ``base`` with its own paths, clock and margins.
+    """Return the settings document of a rehearsal: ``base`` with its own paths, clock and margins.
 
     Margins grow with the scale, because starting a process takes real time whatever the clock says.
     """
@@ -102,7 +102,9 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
     document["targets"] = []
-    for target in base.get("targets", []):  # a folder each: no rehearsal touches what serves, or runs a command there
+    for target in base.get(
+        "targets", []
+    ):  # a folder for each target: a rehearsal never changes a real target or runs a command there
         name = str(target.get("name", ""))
         place = {"name": name, "kind": "directory", "options": {"path": str(rehearsal.folder / "served" / name)}}
         document["targets"].append({**target, **place})
@@ -138,9 +140,9 @@ def _seconds(rehearsal: Rehearsal, wall: float) -> str:
 
 
 def stop_clock(rehearsal: Rehearsal, now: int) -> None:
-    """Let the clock of a rehearsal that is over pause, so that commands show its last moment.
+    """Stop the clock of a finished rehearsal, so that commands show its last moment.
 
-    A bucket that lies in the rehearsal's folder is read as the folder that it is: its server is gone.
+    A bucket in the rehearsal's folder is then read as a folder, since its server has ended.
     """
     document = tomllib.loads(rehearsal.config.read_text())
     document["clock"].setdefault("stopped_at", now)

@@ -1,4 +1,4 @@
-"""Running a rehearsal: settings, corpus and queue are made, the real daemon is started and watched, the week told."""
+"""Runs a rehearsal: creates settings, corpus and queue, starts and watches the real daemon, and writes the figures."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from scheduler.store import jobs, ledger, runs
 
 # A Saturday 00:00 UTC: Kaggle's week begins with the rehearsal's.
 DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
-# What is set for the real scheduler must not reach into a rehearsal: its database above all.
+# Variables of the real scheduler must not affect a rehearsal, above all its database.
 _NO_ENVIRONMENT: dict[str, str] = {}
 _PROGRESS_WALL_SECONDS = 0.5
-_LEAD_WALL_SECONDS = 1.5  # what the emulators take to start; it does not count as scheduled time
+_LEAD_WALL_SECONDS = 1.5  # the start of the emulators does not count as scheduled time
 _LINE_EVERY_WALL_SECONDS = 15.0
 _PICTURE_WIDTH = 1_400
 _VERSION = "1.0"
@@ -62,10 +62,10 @@ def point(chance):
 
 @contextmanager
 def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
-    """See to it that the shipped emulators run while the rehearsal does, if pools were pointed to them.
+    """Run the shipped emulators during the rehearsal, if pools use them.
 
-    Like the places they stand for, they outlive a crash of ours: the sessions on them go on, and a resumed rehearsal
-    finds them again. They are ended with the rehearsal, or end by themselves when nothing happens on them any more.
+    Like real platforms they survive a crash of the rehearsal: their sessions go on, and a resumed rehearsal finds them.
+    They are ended with the rehearsal, or end by themselves when idle.
     """
     emulators = stand_ins.emulators_of(rehearsal, app)
     try:
@@ -82,7 +82,7 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
 
 
 def instant_of(text: str) -> int:
-    """Return what --epoch says in UTC seconds. Raises Refusal."""
+    """Return the value of --epoch in UTC seconds. Raises Refusal."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -93,12 +93,12 @@ def instant_of(text: str) -> int:
 
 
 def open_app(rehearsal: Rehearsal) -> App:
-    """Return the app that the rehearsal's settings make; nothing of the environment reaches into it."""
+    """Return the app of the rehearsal's settings, independent of environment variables."""
     return load_app(rehearsal.config, _NO_ENVIRONMENT)
 
 
 def _daemon_pid(rehearsal: Rehearsal) -> int | None:
-    """Return the process that holds the rehearsal's lock, or None; 0 when it cannot be told."""
+    """Return the ID of the process that holds the rehearsal's lock, None if there is none, 0 if unknown."""
     from scheduler.daemon import LOCK_FILE
     from scheduler.store.lease import AlreadyRunning, FileLock
 
@@ -122,10 +122,10 @@ def refuse_while_running(rehearsal: Rehearsal) -> None:
 
 
 def read_base(path: Path | None) -> dict[str, Any]:
-    """Return the settings to rehearse, with absolute paths, once they and their models are found usable.
+    """Return the validated settings to rehearse, with absolute paths.
 
-    An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
-    Raises ConfigError, ProblemsFound.
+    They are validated first, so that an error does not delete an earlier rehearsal and names the user's file. Raises
+    ConfigError, ProblemsFound.
     """
     from jobs.toml_file import read_toml
 
@@ -161,16 +161,16 @@ def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) ->
 
 
 def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
-    """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
+    """Create settings, corpus, database and queue; the clock starts afterwards, so this takes no scheduled time."""
     from scheduler.service.requests import queue
     from scheduler.service.requests.stored import stored
     from scheduler.store.engine import open_database
 
-    # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
+    # The bucket of the shipped emulator is filled as a folder, before the emulator runs.
     keeps_bucket = stand_ins.keeps_bucket(rehearsal, base)
     first = {**base, "artifacts": {}} if keeps_bucket else base
     document = settings_for(replace(rehearsal, origin=0.0), first)
-    document["clock"]["stopped_at"] = rehearsal.epoch  # what is written meanwhile happened at the start
+    document["clock"]["stopped_at"] = rehearsal.epoch  # everything written meanwhile has the time of the start
     write_settings(rehearsal, document)
     app = open_app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -215,7 +215,7 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
     if pid is not None:
         _say(f"joining the daemon that still runs (process {pid})")
         begun = start_ticks(pid)
-        # It lets go of its lock a moment before it is gone.
+        # It releases its lock a moment before it ends.
         _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None and (not begun or start_ticks(pid) != begun))
         if not _is_over(rehearsal, app):
             raise _ended_early(rehearsal, "the daemon ended")
@@ -246,7 +246,7 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
 
 
 def _is_over(rehearsal: Rehearsal, app: App) -> bool:
-    """Whether the time is over and every session settled. A daemon that was asked to stop ends well, but early."""
+    """Return whether the time is over and every session settled; a stopped daemon ends early without an error."""
     with app.database.read() as tx:
         return app.clock.now() >= rehearsal.end and not runs.live(tx)
 
@@ -263,7 +263,7 @@ def _resume_command(rehearsal: Rehearsal) -> str:
 
 
 def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
-    """Show a line of progress until ``ended``; on a terminal it is drawn over and over."""
+    """Print progress until ``ended``; on a terminal one line is updated."""
     from scheduler.store.errors import StoreFailure
 
     live = sys.stderr.isatty()
@@ -282,7 +282,7 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 
 def week_figures(rehearsal: Rehearsal, app: App) -> Week:
-    """Return the figures of the rehearsed week, from its books."""
+    """Return the figures of the rehearsed week, from its ledger."""
     from scheduler.views.weekly_report import week_facts
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
@@ -298,7 +298,7 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
 
 
 def write_week(out: Path, week: Week, app: App) -> None:
-    """Write week.json and week.svg into the folder ``out``, each whole or not at all."""
+    """Write week.json and week.svg to the folder ``out``, atomically."""
     from jobs.nouns.window import Window
     from scheduler.report.timeline import timeline_svg
     from scheduler.views.chart_facts import timeline
@@ -318,7 +318,7 @@ def _say(text: str) -> None:
 
 
 def line_of(app: App, start: int, end: int) -> str:
-    """Return the line: scheduled time, live sessions, charged hours by pool, steps of each job."""
+    """Return a progress line: scheduled time, live sessions, charged hours by pool, steps of each job."""
     now = app.clock.now()
     with app.database.read() as tx:
         records = jobs.everything(tx)
@@ -336,16 +336,16 @@ def line_of(app: App, start: int, end: int) -> str:
     return f"{share:4.0%} {at} | {counted(len(live), 'session')}, {counted(lanes, 'lane')} | {hours} | {steps}"
 
 
-# A folder with two small packages, which the shipped own folder asks for.
+# A package index with two small packages, which the shipped example requires.
 def named_by(rehearsal: Rehearsal, spec: JobSpec) -> JobSpec:
-    """Return a job that finds its packages in the rehearsal's folder, if it is the shipped one that wants them."""
+    """Return the job, with the rehearsal's package index if it is the shipped example that needs it."""
     if spec.requirements is None or not Path(spec.requirements.source).is_relative_to(shipped("own_folder")):
         return spec
     index = rehearsal.folder / "packages"
     for name, source in _PACKAGES.items():
         _put_wheel(index, name, source)
     address = index.as_uri()
-    # Settings of this machine, such as an index of its own, are of no use for what no index has.
+    # Settings of this machine, such as an index, are ignored: no index has these packages.
     return replace(
         spec,
         environment={
@@ -358,7 +358,7 @@ def named_by(rehearsal: Rehearsal, spec: JobSpec) -> JobSpec:
 
 
 def _put_wheel(index: Path, name: str, source: str) -> None:
-    """Add a package to an index as pip and uv read one: a page for each name, with links to its wheels."""
+    """Add a package to a simple index: a page for each name, with links to its wheels."""
     about, wheel = f"{name}-{_VERSION}.dist-info", f"{name}-{_VERSION}-py3-none-any.whl"
     files = {
         f"{name}.py": source,

@@ -1,6 +1,6 @@
-"""What a rehearsal has in place of Kaggle and AWS: the shipped emulators on the rehearsal's clock, or others' servers.
+"""Emulators of Kaggle and AWS for rehearsals: the shipped ones on the rehearsal's clock, or other servers.
 
-AWS's S3 is the artifact store of the whole rehearsal, so that every place writes to it and reads from it.
+The emulated S3 is the artifact store of the whole rehearsal, for all pools.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ from scheduler.rehearsal.folder import Rehearsal
 
 _IDLE_SECONDS = 20
 _AWS, _AWS_CREDENTIALS = "sagemaker", "aws.ini"
-_BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
-_STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the emulator's
-# For pools that name none. An address that AWS could take: a server may check it, and runs what it likes.
+_BUCKET = "artifacts"  # the folder of the emulator's bucket
+_STORE_OPTIONS = {
+    "bucket",
+    "region",
+    "create_only",
+}  # settings of the store that are kept; the others are those of the emulator
+# For pools without an image. It has a valid form, since servers may check it; emulators ignore it.
 _IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-here:1", "ml.g4dn.xlarge"
 _KAGGLE, _KAGGLE_CREDENTIALS = "kaggle", "kaggle.json"
 _OWNER = "rehearsal"
-# Real seconds on the loopback interface, where nothing is far away and a scheduled hour may pass in one of them.
+# Real seconds on the loopback interface, where answers are fast and a scheduled hour may pass in a second.
 _HASTE = {
     "call_seconds": "5",
     "upload_seconds": "3",
@@ -50,12 +54,12 @@ _HASTE = {
     "pause_milliseconds": "50",
     "idle_milliseconds": "100",
 }
-# Neither what somebody else's kernels can reach is known, nor how late a push may take effect.
+# For foreign servers it is unknown what their kernels can reach and how late a push takes effect.
 _FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
 
 
 class Emulator:
-    """A program that says its address once it can be asked. ``input_text`` is what it reads from its standard input."""
+    """A program that prints its address when it is ready. ``input_text`` is its standard input."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, input_text: str = "") -> None:
         self._name = name
@@ -66,14 +70,14 @@ class Emulator:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it, wait until it can be asked, and keep it running. Raises Refusal when it does not start."""
+        """Start it and wait until it is ready. Raises Refusal if it does not start."""
         self._process = process = self._spawned()
         if not _heard(process):
             raise Refusal(f"the stand-in of {self._name} did not start; see {self._log}")
         threading.Thread(target=self._keep, args=(process,), name=f"{self._name} stand-in", daemon=True).start()
 
     def leave(self) -> None:
-        """Keep it no longer; it ends by itself when nothing happens on it any more."""
+        """Stop managing it; it ends by itself when idle."""
         self._left.set()
 
     def end(self) -> None:
@@ -108,7 +112,7 @@ class Emulator:
 
 
 def _heard(process: subprocess.Popen[str]) -> bool:
-    """Wait for a program's first line; return whether it came."""
+    """Wait for the first line of a program; return whether it arrived."""
     if process.stdout is None:
         raise AssertionError("a pipe was asked for")
     with process.stdout as output:
@@ -116,7 +120,7 @@ def _heard(process: subprocess.Popen[str]) -> bool:
 
 
 def answers(address: str) -> bool:
-    """Return whether somebody listens at ``http://host:port``."""
+    """Return whether a server listens at ``http://host:port``."""
     host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()
@@ -126,19 +130,19 @@ def answers(address: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that is free at present."""
+    """Return a free port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 def emulators_of(rehearsal: Rehearsal, app: App) -> list[Emulator]:
-    """Return the shipped emulators that the rehearsal's settings point to and that do not run yet."""
+    """Return the shipped emulators that the rehearsal's settings use and that are not running."""
     emulators = (_aws_emulator(rehearsal, app), _kaggle_emulator(rehearsal, app))
     return [emulator for emulator in emulators if emulator is not None]
 
 
 def _pools_on(app: App, credentials: Path, address: str) -> list[Pool]:
-    """Return the pools that a shipped emulator serves, by their credentials; none when it runs already."""
+    """Return the pools of a shipped emulator, by their credentials; empty if it is running."""
     pools = [pool for pool in app.settings.pools if pool.options.get("credentials") == str(credentials)]
     return [] if not pools or answers(pools[0].options[address]) else pools
 
@@ -150,7 +154,7 @@ def _emulator(
     more: Sequence[str] = (),
     input_text: str = "",
 ) -> Emulator:
-    """Return an emulator on the rehearsal's clock; ``titles`` are its name for people, its module and its folder."""
+    """Return an emulator on the rehearsal's clock; ``titles`` are its display name, module and folder."""
     title, module, folder = titles
     times = {"--epoch": rehearsal.epoch, "--origin": rehearsal.origin, "--scale": rehearsal.scale}
     words = [str(word) for pair in {**figures, **times, "--idle-seconds": _IDLE_SECONDS}.items() for word in pair]
@@ -159,17 +163,17 @@ def _emulator(
 
 
 def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[str, Any]]:
-    """Return the pools to rehearse; with an ``address``, one that is named like the platform becomes one of its."""
+    """Return the pools of a platform to rehearse; with an ``address``, also a pool that is named like the platform."""
     return [
         {**pool, "platform": platform} if address and pool.get("name") == platform else pool for pool in base["pools"]
     ]
 
 
 def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
-    """Point every pool of Kaggle to an emulator: the one at ``proxy``, or else one of our own.
+    """Point all pools of Kaggle to an emulator: the one at ``proxy``, otherwise the shipped one.
 
-    With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's. What
-    cannot work is refused: raises Refusal, Misconfigured.
+    With a proxy the credentials come from the environment, and a pool named kaggle becomes a pool of Kaggle. Raises
+    Refusal, Misconfigured.
     """
     pools = _named(base, _KAGGLE, proxy)
     if proxy and not any(pool.get("platform") == _KAGGLE for pool in pools):
@@ -177,7 +181,7 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     if proxy and not answers(proxy):
         raise Refusal("--kaggle-proxy", f"no server answers at {proxy}", "Start the server first")
     address = proxy or f"http://127.0.0.1:{free_port()}"
-    # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
+    # Kernels of the shipped emulator can access the artifact folder, as kernels of Kaggle can access an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
     base["pools"] = [
         {**pool, "options": {**_HASTE, **own, **pool.get("options", {}), "emulator": address}}
@@ -187,7 +191,7 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     ]
     for pool in base["pools"]:
         if proxy and pool.get("platform") == _KAGGLE:
-            try:  # somebody else's server sees our credentials; one that gives no answer just now may do so later
+            try:  # checks the credentials with the foreign server; one that does not answer now may do so later
                 checkup(_KAGGLE, pool["options"], os.environ, clock.real_now(), probe=False)["credentials"]()
             except Misconfigured as error:
                 remedy = f". {error.remedy}" if error.remedy else ""
@@ -209,7 +213,7 @@ def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
 
 
 def _key(file: Path) -> str:
-    """Return the API key of the emulated account, making one the first time."""
+    """Return the API key of the emulated account; it is created at the first call."""
     if not file.exists():
         file.touch(mode=0o600)
         file.write_text(json.dumps({"username": _OWNER, "key": secrets.token_hex(16)}))
@@ -217,11 +221,11 @@ def _key(file: Path) -> str:
 
 
 def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
-    """Point every pool of SageMaker, and the artifact store, to an emulator: at ``endpoint``, or one of our own.
+    """Point all pools of SageMaker, and the artifact store, to an emulator: at ``endpoint``, or the shipped one.
 
-    With an endpoint the credentials come from AWS's usual chain, a pool named sagemaker becomes one of SageMaker's, and
-    everything goes below a prefix of this rehearsal's own: nothing that is in the bucket is touched. Raises
-    Refusal, Misconfigured, StoreError.
+    With an endpoint the credentials come from the usual chain of AWS, a pool named sagemaker becomes a pool of
+    SageMaker, and all objects have a prefix of this rehearsal, so that other objects in the bucket are not touched.
+    Raises Refusal, Misconfigured, StoreError.
     """
     wanted = base.pop("artifacts", {})
     pools = _named(base, _AWS, endpoint)
@@ -259,16 +263,16 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     }
     if endpoint:
         base["artifacts"]["options"]["prefix"] = f"{prefix}store/"
-        # Names of training jobs are never free again, so those of another rehearsal must not be met.
+        # Names of training jobs cannot be reused, so they must differ from those of other rehearsals.
         base["daemon"] = {**base.get("daemon", {}), "launch_prefix": f"uff-{prefix[10:14]}"}
-        try:  # the bucket can be read, before anything is given up for it
+        try:  # checks that the bucket can be read before anything is deleted
             list(open_store("s3", folder / "state" / "artifacts", base["artifacts"]["options"]).keys("corpus/"))
         except StoreError as error:
             raise StoreError("open", f"bucket {first['bucket']}", error.why, error.remedy) from error
 
 
 def keeps_bucket(rehearsal: Rehearsal, base: Mapping[str, Any]) -> bool:
-    """Return whether the artifact store is a bucket that the shipped emulator keeps in the rehearsal's folder."""
+    """Return whether the artifact store is the shipped emulator's bucket in the rehearsal's folder."""
     credentials = base.get("artifacts", {}).get("options", {}).get("credentials")
     return bool(credentials == str(rehearsal.folder / _AWS_CREDENTIALS))
 
@@ -278,8 +282,8 @@ def _aws_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
     pools = _pools_on(app, credentials, "endpoint")
     if not pools:
         return None
-    # The emulator looks at no credentials: with these a person's own are never sent to it. They are random:
-    # what is a secret is hidden everywhere, and no word that people read may be one.
+    # The emulator ignores credentials; these prevent a person's own from being sent. They are random, because secrets
+    # are redacted everywhere and must not be words of ordinary text.
     key, secret = f"AKIA{secrets.token_hex(8).upper()}", secrets.token_hex(20)
     descriptor = os.open(credentials, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
@@ -299,7 +303,7 @@ def _aws_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
 
 
 def _any(pool: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
-    """Return options for a pool that names none."""
+    """Return the options for a pool without options."""
     region = str(pool.get("options", {}).get("region", places.get("region", "")))
     return {"image": _IMAGE.format(region=region), "instance_types": _INSTANCES, **places}
 
@@ -307,22 +311,22 @@ def _any(pool: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
 def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -> dict[str, str]:
     options: dict[str, str] = {**named, **access}
     if "credentials" in access:
-        options.pop("profile", None)  # the emulator's credentials are in a file of its own
+        options.pop("profile", None)  # the emulator's credentials are in a separate file
     if prefix:
         options["prefix"] = f"{options.get('prefix', '')}{prefix}"
     return options
 
 
-# The Slurm pool of a rehearsal: nothing stands in for this machine's cluster, which works in real seconds.
+# The Slurm pool of a rehearsal: it uses the real cluster of this machine, in real seconds.
 _Intervals = list[tuple[int, int]]
 
 SLURM_SCALE = 600.0
 _SLURM_SCALE_MAX = 1_200.0
 _SLURM = "slurm"
-# What Slurm and a process that starts take, in real seconds.
+# Delays of Slurm and of process starts, in real seconds.
 _WALL = {"start_delay": 2.0, "setup": 3.0, "stop_margin": 2.0, "overrun": 4.0, "visibility": 5.0}
-_LOOKS, _LOOK_WALL_SECONDS = 10, 0.5  # what ended last is written down a moment later
-_LEAVES_SECONDS = 5  # real: what a second job of a key may take to see that it is one
+_LOOKS, _LOOK_WALL_SECONDS = 10, 0.5  # accounting records are written a moment later
+_LEAVES_SECONDS = 5  # real seconds until a duplicate job of a key notices the other
 
 
 def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
@@ -350,7 +354,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
             "accelerator": f"{cluster.gres or 'processors'} of the partition {cluster.partition}",
             "devices_per_session": min(2, max(1, cluster.devices)),
             "sessions_max": 2,
-            "hours": ["00:00-08:00 UTC", "12:00-20:00 UTC"],  # so that jobs must move on
+            "hours": ["00:00-08:00 UTC", "12:00-20:00 UTC"],  # short, so that jobs have to move to other sessions
             "vram_gib": 24,
             "dtypes": ["fp32", "fp16", "bf16"],
             "session_cap": "6h",
@@ -370,7 +374,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
                 **options,
                 "partition": cluster.partition,
                 **({"gres": cluster.gres} if cluster.gres else {}),
-                # Of this rehearsal alone: Slurm remembers the names of jobs for a while.
+                # Unique to this rehearsal, because Slurm remembers job names for a while.
                 "folder": str(folder / f"slurm-{secrets.token_hex(4)}"),
                 "command_seconds": "30",
             },
@@ -379,7 +383,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
 
 
 def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
-    """Return where our ledger and Slurm's own accounting differ, by a second or more; None: it keeps no accounts.
+    """Return the differences of a second or more between the ledger and Slurm's accounting; None without accounting.
 
     Raises PlatformError.
     """

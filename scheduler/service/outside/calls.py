@@ -115,7 +115,7 @@ class Calls:
         return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
 
     def _over(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
-        """Remove and return finished work that was requested or failed; drop answers that no caller fetched for long."""
+        """Remove and return finished work that was requested or failed; drop answers that wait for long."""
         over = {}
         for key, call in list(self._calls.items()):
             if not call.done.is_set() or not (key[0] == kind or call.error):

@@ -1,1 +1,1 @@
-"""What people ask for, with or without a running daemon: jobs, sessions, checkpoints, questions."""
+"""Requests of people, with or without a running daemon: jobs, sessions, checkpoints, models, what-if questions."""

@@ -1,4 +1,4 @@
-"""A/B tests: the jobs of both arms, and what their evaluations say together."""
+"""A/B tests: the jobs of both arms, and the comparison of their evaluations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple["Scores", "Scores"]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One run of one arm: its job, the job's state, and what became of its version; empty while there is none."""
+    """One run of one arm: its job, the job's state, and the state of its version; empty if there is none."""
 
     model: str
     arm: str
@@ -38,7 +38,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is known of a test: all arms, how many runs have both, what was found by metric, and what is missing."""
+    """The result of a test: all arms, the number of complete runs, findings by metric, and what is missing."""
 
     arms: tuple[Arm, ...]
     runs: int
@@ -47,9 +47,9 @@ class Result:
 
 
 def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
-    """Return the jobs of both arms for the next of its days: ordinary ones, from its beginning until its end.
+    """Return the jobs of both arms for the next days of the test.
 
-    Raises UnknownJob, Refusal for a model that is not evaluated, ProblemsFound for what cannot be changed so.
+    Raises UnknownJob, Refusal for a model that is not evaluated, ProblemsFound for invalid changes.
     """
     week = Calendar("week", test.zone, test.weekday)
     begin = week.window_at(now + 7 * DAY - 1).start
@@ -82,7 +82,7 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
 
 
 def result(ports: Ports, test: AbTest) -> Result:
-    """Return what the scored runs of a test say. Raises StoreError."""
+    """Return the result of the scored runs of a test. Raises StoreError."""
     with ports.database.read() as tx:
         arms = [_arm(tx, record.spec.name, arm) for record, arm in _records(tx, test)]
         gates = [gate for model in test.models if (record := jobs.find(tx, model)) for gate in record.spec.gates]
@@ -123,7 +123,7 @@ def _arm(tx: Connection, job: str, parts: tuple[str, str, int]) -> Arm:
 
 
 def _scores(ports: Ports, arm: Arm) -> Scores:
-    """Return what the newest version of a run scored. Raises NoScores while it has no scores."""
+    """Return the scores of the newest version of a run. Raises NoScores if it has none."""
     with ports.database.read() as tx:
         trained = versions.everything(tx, arm.job)
         tried = evaluations.of_version(tx, trained[-1]) if trained else []
@@ -135,7 +135,7 @@ def _scores(ports: Ports, arm: Arm) -> Scores:
 
 
 def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with another's keys; tables in it are merged, all else is replaced."""
+    """Return a table updated by another one, recursively; other values are replaced."""
     merged = dict(table)
     for key, value in change.items():
         before = merged.get(key)
@@ -143,15 +143,15 @@ def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-# Arms of an A/B test: two ways of training held against each other, with runs as the clusters.
+# Comparison of two ways of training, with runs as clusters.
 #
-# A run is one model trained with one seed both ways. All items of a run depend on its seed, so that a thousand of them
-# are one piece of evidence: items alone would call half of all equal approaches different.
+# A run is one model trained both ways with one seed. All items of a run depend on its seed, so they are one piece of
+# evidence: treating items as independent would call half of all equal approaches different.
 def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "low"]]) -> list[Finding]:
-    """Return by metric whether the second arm is better than the first; ``pairs`` are both scores of each run.
+    """Return by metric whether the second arm is better; ``pairs`` are both scores of each run.
 
-    Metrics that not all runs have on the same items are left out. ``aims`` say where good is, high where nothing is
-    said.
+    Metrics that some run lacks on the same items are left out. ``aims`` is the good direction by metric, high by
+    default.
     """
     if not pairs:
         return []
@@ -166,7 +166,7 @@ def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "
 
 
 def _together(runs: Mapping[str, Mapping[str, Score]]) -> dict[str, Score]:
-    """Return the scores of all runs as items of one set, of which each run is a cluster."""
+    """Return the scores of all runs as items of one set, with each run as a cluster."""
     return {
         f"{run}/{item}": replace(score, item=f"{run}/{item}", cluster=run)
         for run, scores in runs.items()

@@ -1,7 +1,7 @@
-"""Backup: database, settings and, on request, artifacts in a new folder, which is shown to restore before it counts.
+"""Backup of database, settings and, on request, artifacts in a new folder, verified by a test restore.
 
-No credential is inside: secret values of settings are replaced, files of credentials and variables of the environment
-are left out.
+It contains no credentials: secret values of settings are replaced, credential files and environment variables are left
+out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_INSIDE = ("credentials", "variables of the environment", "logs", "sessions t
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds: names of files in its folder; ``artifacts`` is None where they were not wanted."""
+    """The content of a backup: names of files in its folder; ``artifacts`` is None if not requested."""
 
     database: str
     settings: tuple[str, ...]
@@ -45,10 +45,10 @@ class Backup:
 def back_up(
     database: Database, settings: Iterable[Path], artifacts: BlobStore | None, target: Path, redact: Redactor, now: int
 ) -> Backup:
-    """Write a backup into the new or empty folder ``target``, which appears when it was shown to restore.
+    """Write a backup to the new or empty folder ``target``, which appears after a successful test restore.
 
-    ``settings`` are files, ``artifacts`` is the store to copy whole; None: leave it out.
-    Raises StoreFailure, StoreError, OSError.
+    ``settings`` are files, ``artifacts`` is the store to copy; None: leave it out. Raises StoreFailure, StoreError,
+    OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -68,7 +68,7 @@ def back_up(
 
 
 def _copy_settings(file: Path, folder: Path, redact: Redactor) -> str:
-    """Copy one file without the secrets in it, and return its name; two files of one name get different ones."""
+    """Copy one file without its secrets and return its name, which is made unique."""
     folder.mkdir(exist_ok=True, mode=0o700)
     copy = folder / file.name
     number = 2
@@ -85,7 +85,7 @@ def _copy_settings(file: Path, folder: Path, redact: Redactor) -> str:
 
 
 def _copy_artifacts(store: BlobStore, folder: Path) -> int:
-    """Copy every object, and return how many; what is deleted meanwhile is no part of the backup."""
+    """Copy every object and return their number; objects deleted meanwhile are left out."""
     folder.mkdir(mode=0o700)
     copied = 0
     for key in store.keys(""):
@@ -98,7 +98,7 @@ def _copy_artifacts(store: BlobStore, folder: Path) -> int:
 
 
 def _prove(database: Database, file: Path, artifacts: Path | None) -> int:
-    """Restore a backup into a temporary folder and check it there; return how many checkpoints were read whole.
+    """Restore a backup to a temporary folder and verify it; return the number of completely read checkpoints.
 
     Raises BackupFailed.
     """
@@ -129,7 +129,7 @@ def _prove(database: Database, file: Path, artifacts: Path | None) -> int:
 
 
 def _read_dump(file: Path) -> None:
-    """Read a dump of PostgreSQL to its end; only a server of its own could restore it. Raises BackupFailed."""
+    """Read a dump of PostgreSQL to its end, since restoring it would need a server. Raises BackupFailed."""
     program = shutil.which("pg_restore")
     if program is None:
         raise BackupFailed(str(file), "pg_restore is not installed", "Install the PostgreSQL client programs")

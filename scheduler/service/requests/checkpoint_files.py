@@ -1,4 +1,4 @@
-"""Checkpoint files: choose saved states, protect one from expiry, copy one out of the store or export a version."""
+"""Checkpoint files: select checkpoints, pin one, copy one out of the store, or export a version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scheduler.store.versions import Version
 
 
 def select(tx: Connection, subject: str | None) -> list[CheckpointRecord]:
-    """Return the checkpoints that should be whole: of one job, of one key, or all. Raises UnknownJob and its like."""
+    """Return good checkpoints: of one job, of one key, or all. Raises UnknownJob, NotFound."""
     if subject is not None and "/" in subject:
         return [checkpoints.get(tx, subject)]
     if subject is not None:
@@ -38,7 +38,7 @@ def select(tx: Connection, subject: str | None) -> list[CheckpointRecord]:
 
 
 def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
-    """Copy a checkpoint's components into the new folder ``target``, which appears only when all are whole.
+    """Copy the components of a checkpoint to the new folder ``target``, which appears when all are verified.
 
     Raises Refusal, StoreError, OSError.
     """
@@ -57,7 +57,7 @@ def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield where to make a folder that takes the place of ``target`` once the body is through. Raises Refusal."""
+    """Yield a temporary folder that is renamed to ``target`` at the end of the body. Raises Refusal."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Refusal(f"{target} is there already and not an empty folder", remedy="Name another one")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,30 +81,30 @@ def choose(tx: Connection, job: str, step: int | None) -> Manifest:
     raise Refusal(f"{job} has no good checkpoint at step {step}, but at {steps}", remedy="Choose one of them")
 
 
-def pin(database: Database, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
-    """Protect a checkpoint from expiry, or let it expire like any other. Raises NotFound, Stale."""
+def pin(database: Database, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value to set
+    """Pin a checkpoint, which protects it from expiry, or unpin it. Raises NotFound, Stale."""
     with database.write() as tx:
         checkpoints.pin(tx, key, pinned, now, by)
 
 
-# Export: a version as a plain folder that others can use. What is served of it, a card, and digests.
+# Export: a version as a plain folder for other programs, with its release files, a model card and digests.
 CARD, FACTS = "README.md", "version.json"
 ADAPTER = "adapter_config.json"
-_NEEDED = (ADAPTER, "adapter_model.safetensors", "fingerprint.json")  # the last names the base by its digest
+_NEEDED = (ADAPTER, "adapter_model.safetensors", "fingerprint.json")  # the last one names the base by its digest
 _PROGRAM = Path(__file__).parents[3] / "jobs" / "payload" / "trainers" / "merge.py"
 _KEPT = re.compile(rf"{OF_A_PERSON.pattern}|(HF|CUDA|OMP|MKL|OPENBLAS)_[A-Z_]+")
 _WORDS_SHOWN = 1_000
 
 
 class Exported(NamedTuple):
-    """Which files the folder has, and which of the checkpoint it does not."""
+    """The exported files, and the files of the checkpoint that were left out."""
 
     files: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
 def is_adapter(manifest: Manifest) -> bool:
-    """Return whether a checkpoint holds an adapter, which is of no use without its base."""
+    """Return whether a checkpoint is an adapter, which needs its base model."""
     return any(component.name == ADAPTER for component in manifest.components)
 
 
@@ -119,17 +119,16 @@ def export(
     base: str = "",
     wanted: Merge | None = None,
 ) -> Exported:
-    """Make the new folder ``target`` of a version's files, every byte checked; it appears only when it is whole.
+    """Export a version to the new folder ``target``, which appears when all files are verified.
 
-    ``base`` is the repository of an adapter's base, if it is known. With ``wanted`` both are merged into one model.
-    Raises Refusal for a checkpoint without weights that can be given away, or with some that cannot be used;
-    StoreError, OSError.
+    ``base`` is the repository of an adapter's base model, if known. With ``wanted`` both are merged into one model.
+    Raises Refusal for a checkpoint without usable weights; StoreError, OSError.
     """
 
     def add(folder: Path) -> None:
         (folder / CARD).write_text(card, encoding="utf-8")
         (folder / FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        # An adapter names its base's repository, or nothing: what stands there is a path of where it was trained.
+        # The card names the repository of the base, or nothing: the adapter itself contains a path of the session.
         config = folder / ADAPTER
         adapter = read_json(read_bounded(config)) if config.is_file() else {}
         if "base_model_name_or_path" in adapter:
@@ -152,19 +151,19 @@ def export(
     return Exported((*sorted(files), SUMS), tuple(sorted(names - (files.keys() - {CARD, FACTS}))))
 
 
-# An adapter's version made one model with its base, by a Python that has torch. None of that is loaded here.
+# Merging an adapter into its base model, in a Python with torch; torch is not loaded here.
 class Merge(NamedTuple):
-    """How to merge: the folder (or name on the Hub) of the base, and a Python with torch, transformers and peft."""
+    """A merge: the folder (or Hub name) of the base model, and a Python with torch, transformers and peft."""
 
     base: str
     python: str
 
 
 def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Merge, folder: Path) -> None:
-    """Write a version's adapter, merged into its base, into the new folder. It takes minutes, and memory as the base.
+    """Merge a version's adapter into its base model, in a new folder. It takes minutes, and memory for the base.
 
-    Raises Refusal for a version without an adapter, another base than it was trained on, and a Python that lacks
-    something; BadRelease for files that are damaged; StoreError, OSError.
+    Raises Refusal for a version without an adapter, a different base than in training, and a Python without the
+    packages; BadRelease for damaged files; StoreError, OSError.
     """
     parts = [component for component in manifest.components if component.name in _NEEDED]
     if not any(component.name == ADAPTER for component in parts):

@@ -1,7 +1,7 @@
-"""Concerns: what settings and jobs can be read with, and still cannot work as their author meant it.
+"""Concerns: settings and jobs that are valid but cannot work as intended.
 
-Found before anything is launched: a platform that does not exist, a number without its unit, an undeclared
-pool, a command that no session will find. Each is reported with its place in the file, and with what would be right.
+They are found before a launch: an unknown platform, a number without a unit, an undeclared pool, a command that no
+session will find. Each is reported with its place in the file and with a correction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CONFIG_BYTES_MAX = 1 << 20
 
 
 def of_platforms(settings: Settings) -> list[Problem]:
-    """Return the enabled pools of platforms that do not exist: nothing can ever be started there."""
+    """Return the enabled pools of unknown platforms, on which nothing can be started."""
     return [
         _placed(
             settings.origin("pools"),
@@ -68,10 +68,10 @@ def of_platforms(settings: Settings) -> list[Problem]:
 def of_options(
     settings: Settings, make: Callable[[str, Path], object], targets: Mapping[str, ServedAt]
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return the pools and targets with options that cannot be used as written, and those that cannot be made now.
+    """Return the pools and targets with invalid options, and those that cannot be created now.
 
-    The latter lack credentials or a library, and do not affect the others. ``make`` makes the adapter of
-    the named pool in a folder and raises PlatformError.
+    The latter lack credentials or a library, and do not affect the others. ``make`` creates the adapter of a named pool
+    in a folder and raises PlatformError.
     """
     wrong: list[Problem] = []
     doubtful: list[Problem] = []
@@ -80,7 +80,7 @@ def of_options(
             try:
                 with TemporaryDirectory() as folder:
                     make(pool.name, Path(folder))
-            except (PlatformError, OSError) as error:  # no room for a folder is no reason to check nothing else
+            except (PlatformError, OSError) as error:  # without space for a folder the other checks still run
                 failure = (
                     error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
                 )
@@ -98,21 +98,21 @@ def of_options(
 
 
 def of_privacy(config: Path | None) -> list[Problem]:
-    """Return the settings that hold a secret where others on this machine may read it, and those by an old name."""
+    """Return the settings whose secrets other users of this machine can read, and those with an old name."""
     layers = read_layers(config)
     return [*exposed_secrets(layers), *layers.renamed]
 
 
 def of_units(settings: Settings) -> list[Problem]:
-    """Return the durations and limits that were written as bare numbers, which are read as seconds."""
+    """Return the durations and limits without a unit, which are read as seconds."""
     return list(_bare(settings, Settings, settings.written, ""))
 
 
 def of_names(files: Iterable[Path]) -> list[Problem]:
-    """Return the keys of jobs in model files or job files that are written by their old names."""
+    """Return the keys with old names in model files and job files."""
     result = []
     for file in files:
-        document = read_toml(file) if file.is_file() else {}  # a pipe can be read only once
+        document = read_toml(file) if file.is_file() else {}  # pipes can be read only once
         tables = {f"jobs.{entry.get('name')}.": entry for entry in _tables(document.get("jobs"))}
         for label, table in {"": document, "defaults.": document.get("defaults"), **tables}.items():
             for old, new in OLD_NAMES.items():
@@ -123,7 +123,7 @@ def of_names(files: Iterable[Path]) -> list[Problem]:
 
 
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
-    """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
+    """Return what sessions of these jobs will not find; without ``file`` the places come from the catalogues."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
     result: list[Problem] = []
     for spec, where, label in _defined(settings, specs, file):
@@ -146,7 +146,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
-            assert spec.code is not None  # noqa: S101 - for the type checker: only a code raises it
+            assert spec.code is not None  # noqa: S101 - for the type checker: only code raises it
             result.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
         result += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
@@ -167,7 +167,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
 
 
 def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = "") -> None:
-    """Raise ProblemsFound for jobs of finetune.py that no session, or none with so many devices, can train.
+    """Raise ProblemsFound for jobs of finetune.py that no session, or none with certain numbers of devices, can train.
 
     Arguments as of ``of_jobs``.
     """
@@ -181,10 +181,10 @@ def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = 
 
 
 def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterator[tuple[JobSpec, str, str]]:
-    """Yield each job with the file that defines it and what its keys begin with there."""
+    """Yield each job with its file and the prefix of its keys there."""
     catalogues = {
         str(entry.get("name")): str(path)
-        for path in (reversed(settings.models) if not file else ())  # the first of several counts
+        for path in (reversed(settings.models) if not file else ())  # the first one counts
         for entry in _tables(read_toml(path).get("jobs"))
     }
     anywhere = ", ".join(map(str, settings.models))
@@ -280,14 +280,14 @@ def of_trainer(spec: JobSpec, pools: Iterable[Pool]) -> Iterator[tuple[str, str,
             read_json(read_bounded(Path(model.partition("#")[0]) / "config.json", _CONFIG_BYTES_MAX)) if model else None
         )
     except (OSError, ValueError):
-        config = None  # elsewhere, or the session will say what is wrong with it
+        config = None  # it is elsewhere, or the session will report the error
     if isinstance(config, dict):
         try:
             check_length(length, config, model)
         except TrainingRefused as error:
             yield "--length", str(error), "change it in the command"
     options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=flags.get("--stage") or "sft")
-    # With --devices, which counts those of each node, several nodes may use more: what fits them fits fewer too.
+    # With --devices, which counts per node, several nodes may use more; what fits them fits fewer devices too.
     counts = {min(count, devices_max or count) for pool in pools for count in _counts(spec, pool)}
     for devices in sorted(counts):
         try:
@@ -298,23 +298,23 @@ def of_trainer(spec: JobSpec, pools: Iterable[Pool]) -> Iterator[tuple[str, str,
 
 
 def _counts(spec: JobSpec, pool: Pool) -> list[int]:
-    """Return how many devices a lane of the job may get in a pool."""
+    """Return the numbers of devices that a lane of the job may get on a pool."""
     most = max(spec.needs.devices_min, spec.needs.devices_max)
     offered = pool.device_counts or range(1, pool.devices_per_session + 1)
     return [count for count in offered if spec.needs.devices_min <= count <= most]
 
 
-# Concerns about gates: a test set that cannot be read, or is too small for a gate ever to decide by it.
+# Concerns about gates: a test set that cannot be read, or is too small for a gate ever to decide.
 #
-# Found when a job is added and when settings are checked, before anybody trains for weeks towards a verdict that no
-# scores can give.
+# They are found when a job is added and when settings are checked, before weeks of training for a gate that no scores
+# can pass.
 _REMEDY = "add items to the set, or ask for less"
 
 
 def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, value, why and what to do of all that keeps a job's gates from deciding as they are meant to.
+    """Yield (key, value, reason, remedy) of everything that keeps the gates of a job from deciding.
 
-    What is not on this machine, or is made of a corpus with each evaluation, is passed over.
+    Test sets that are not on this machine, or that are made from a corpus, are skipped.
     """
     wanted = spec.evaluation
     if wanted is None or wanted.test_set.source == HELD_OUT or is_remote(wanted.test_set.source):
@@ -337,7 +337,7 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[QualityGate]) -> str:
-    """Return why the items cannot be enough for a gate; "" where they may be."""
+    """Return why there are too few items for a gate; "" if they may be enough."""
     _, dot, domain = gate.metric.partition(".")
     own = [item for item in items if not dot or item.domain == domain]
     of_domain = f" of domain {domain}" if dot else ""
@@ -353,12 +353,12 @@ def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[Quality
     return f"the test set has {count} {what}{of_domain}, and with fewer than {least} it can never {never}"
 
 
-# How large a test set must be, told before anybody trains for a gate that it can never pass.
+# The minimum size of a test set.
 def smallest_set(gate: QualityGate, guards: int = 1) -> int:
-    """Return the size of a test set below which a gate can never decide as it is meant to.
+    """Return the size of a test set below which a gate can never decide.
 
-    A threshold by its bound needs so many items to pass, a comparison so many clusters (independent items); a guard,
-    one of ``guards``, can never refuse with fewer clusters.
+    A threshold by bound needs so many items to pass, a comparison so many clusters (independent items); a guard, one of
+    ``guards``, can never refuse with fewer clusters.
     """
     if gate.kind == "threshold":
         if gate.by == "point":
