@@ -223,7 +223,7 @@ def relayed(pieces: list[bytes]) -> tuple[bytes, str]:
         for piece in pieces:
             for start in range(0, len(piece), 30_000):
                 stream.write(piece[start : start + 30_000])
-                relay.pump()
+                relay.copy()
         relay.drain()
         sink.seek(0)
         return sink.read(), relay.tail

@@ -48,11 +48,7 @@ class Relay:
         """The last lines, as text, without what is secret."""
         return (self._tail + _clean(self._line)).decode(errors="replace").strip()
 
-    def pump(self) -> bool:
-        """Copy a piece of what is there; False at the stream's end."""
-        return self._copy() != 0
-
-    def _copy(self) -> int | None:
+    def copy(self) -> int | None:
         """Copy a piece; return its length, 0 at the stream's end, None when nothing is there."""
         try:
             piece = os.read(self.source, _PIECE_BYTES)
@@ -72,7 +68,7 @@ class Relay:
 
     def drain(self) -> None:
         """Copy all that is there: the command is gone, though a helper of it may still hold the other end."""
-        while self._copy():
+        while self.copy():
             pass
         self._emit(self._line)
         self._line = b""

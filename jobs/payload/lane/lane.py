@@ -78,7 +78,9 @@ class LaneProcess:
         """Live; True when a result was left in the store or in the lane's folder."""
         try:
             self._prepare_folder()
-            self._worker.start(self._prepare, self._start)
+            self._worker.start(
+                lambda: prepare(self._launch, self._order, self._transport, self._folder, self._status), self._start
+            )
             while not self._settled(self._clock.now()):
                 self._wait()
                 self._tick(self._clock.now())
@@ -107,10 +109,6 @@ class LaneProcess:
             (self._folder / name).mkdir(parents=True)
         self._progress = CommandProgress(self._folder / "progress")
         self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
-
-    def _prepare(self) -> Prepared:
-        """Put everything in place that the command starts from (in the background)."""
-        return prepare(self._launch, self._order, self._transport, self._folder, self._status)
 
     def _start(self, prepared: Prepared | Exception) -> None:
         """Start the command once all is in place."""
@@ -157,7 +155,7 @@ class LaneProcess:
             due_at = min(due_at, self._close_at(), self._watch.due_at(self._meter))
         for key, _ in self._selector.select(max(0.0, self._clock.wall_seconds_until(due_at))):
             if isinstance(key.data, Relay):
-                if not key.data.pump():
+                if key.data.copy() == 0:
                     self._selector.unregister(key.fileobj)
             else:
                 key.data()
@@ -289,7 +287,8 @@ class LaneProcess:
             self._read_progress()
             if self._order.whole and self._exit_code == 0 and not self._stop:
                 self._meter.feed({"step": self._order.target_step}, self._clock.now())
-                self._worker.start(self._gather, self._gathered)
+                folders = self._folder / "command", self._folder / "checkpoints"
+                self._worker.start(lambda: gather(*folders, self._order.target_step), self._gathered)
             self._meter.end(self._clock.now())
             self._gpus.end()
             for relay in (self._command.output, self._command.errors):
@@ -297,10 +296,6 @@ class LaneProcess:
                 if relay.source in self._selector.get_map():
                     self._selector.unregister(relay.source)
             self._ask_at, self._kill_at, self._look_at = math.inf, math.inf, -math.inf
-
-    def _gather(self) -> Gathered:
-        """Make a checkpoint of what a whole job left (in the background)."""
-        return gather(self._folder / "command", self._folder / "checkpoints", self._order.target_step)
 
     def _gathered(self, result: Gathered | Exception) -> None:
         if isinstance(result, OSError):

@@ -111,14 +111,8 @@ def _scope(limits: SandboxLimits) -> Confinement | None:
     if shutil.which("systemd-run") is None:
         return None
     words = ["systemd-run", "--scope", "--quiet", "--collect", *(["--user"] if os.geteuid() else [])]
-    words += [
-        "-p",
-        f"MemoryMax={limits.total_bytes}",
-        "-p",
-        "MemorySwapMax=0",
-        "-p",
-        f"TasksMax={2 * limits.processes}",
-    ]
+    for figure in (f"MemoryMax={limits.total_bytes}", "MemorySwapMax=0", f"TasksMax={2 * limits.processes}"):
+        words += ["-p", figure]
     words.append("--")
     return Confinement("scope", tuple(words)) if _works([*words, "true"]) else None
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from .card import Device
+from .errors import say
 
 NAME = "documents apart"
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # known to hand on what they are told, and to attend to all before
@@ -47,10 +48,7 @@ def _runs(card: Device, size: int) -> bool:
         _kernel()(*parts, ends, ends, 5, 5, scale=1.0, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
         first = str(error).partition("\n")[0]
-        print(
-            f"finetune: documents of a row are told apart by a mask: torch has no kernel for {card.name} ({first})",
-            flush=True,
-        )
+        say(f"documents of a row are told apart by a mask: torch has no kernel for {card.name} ({first})")
         return False
     return True
 

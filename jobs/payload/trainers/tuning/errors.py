@@ -1,9 +1,16 @@
-"""What keeps a training from going on, told to people."""
+"""What a training tells people, and what keeps it from going on."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
+
+
+def say(text: str) -> None:
+    """Print a line for people, in the first of the processes alone."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"finetune: {text}", flush=True)
 
 
 class TrainingRefused(Exception):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,11 @@ def _shared(options: argparse.Namespace) -> Any:
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
     """Return the versions of those libraries that are installed."""
-    return {name: version for name in libraries if (version := _version(name))}
+    result = {}
+    for name in libraries:
+        with suppress(metadata.PackageNotFoundError):
+            result[name] = metadata.version(name)
+    return result
 
 
 def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumption:
@@ -107,10 +112,3 @@ def changed_alone(before: Mapping[str, Any] | None, now: Mapping[str, Any], name
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
     names = sorted(before.keys() | now.keys())
     return tuple((name, before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name))
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

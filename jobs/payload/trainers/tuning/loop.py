@@ -17,7 +17,7 @@ from . import checkpoint
 from .attention import document_ends
 from .card import Device
 from .checkpoint import StateSnapshot
-from .errors import STEPS, Divergence, TrainingRefused
+from .errors import STEPS, Divergence, TrainingRefused, say
 from .group import Group
 from .model import CausalLM
 from .optimizer import Optimizer, rate_at
@@ -156,8 +156,7 @@ class Loop:
         self._padding = 1 - targets / (len(indexes) * self._options.length)
         if self._start is not None:
             self._start.passed("step")
-            if self._group.first:
-                print(f"finetune: the first step ended after {self._start.text()}", flush=True)
+            say(f"the first step ended after {self._start.text()}")
             self._snapshot.prepare()
         self._start = None
         self._count(value)
@@ -188,11 +187,7 @@ class Loop:
         mean = self._window[0] / self._window[1]
         self._window = [0.0, 0]
         self._report(self.step, loss=mean, **self._telemetry())
-        if self._group.first:
-            print(
-                f"finetune: step {self.step} loss {mean:.4f} norm {self._norm:.3f} {self._seconds[-1]:.3f} s",
-                flush=True,
-            )
+        say(f"step {self.step} loss {mean:.4f} norm {self._norm:.3f} {self._seconds[-1]:.3f} s")
 
     def _telemetry(self) -> dict[str, float]:
         """Return what steps take, by the last of them, without those in which the session warmed up."""

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from .base import check_loaded
 from .card import Device, use_fp8
 from .checkpoint import read_fingerprint
-from .errors import TrainingRefused
+from .errors import TrainingRefused, say
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .layers import connect, device_map
 from .memory import HALF, OFFLOAD
@@ -315,7 +315,7 @@ def make_model(
     if share_out is not None:
         share_out(model)
     if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
-        print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
+        say(f"peft's adapter of all linear layers does not reach {left}: they stay as they are")
     _make_faster(model, options, card)
     return model
 
@@ -342,8 +342,7 @@ def _loading(options: argparse.Namespace, source: str, kind: Any, card: Device) 
 def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> None:
     if options.precision == "fp8":
         count = use_fp8(model.layers)
-        if os.environ.get("RANK", "0") == "0":
-            print(f"finetune: {count} linear layers of the base compute in fp8", flush=True)
+        say(f"{count} linear layers of the base compute in fp8")
     if _compiles(options, card):
         for layer in model.layers:
             layer.compile()

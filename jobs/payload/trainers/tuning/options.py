@@ -73,39 +73,31 @@ STAGES = ("sft", "dpo", "kto", "grpo", "selftrain")
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; ends the program with status 2 and a reason where it means nothing."""
     parser = argparse.ArgumentParser(prog="finetune", description="Fine-tune a causal language model.")
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model", required=True, help="folder or name of a pretrained model with its tokenizer, or input:NAME"
-    )
-    model.add_argument(
-        "--lora", type=int, default=0, metavar="RANK", help="train an adapter of this rank; 0: all weights"
-    )
-    model.add_argument("--use-lora", action="store_true", help=f"the same as --lora {_USUAL_RANK}")
-    model.add_argument("--alpha", type=int, metavar="N", help="scale of the adapter (default: twice its rank)")
-    model.add_argument(
-        "--dropout", type=float, default=0.0, help="dropout of the adapter; above 0 it takes much memory"
-    )
-    model.add_argument("--use-4bit", action="store_true", help="keep the frozen base in 4 bits (NF4, bitsandbytes)")
+    add = parser.add_argument_group("model").add_argument
+    add("--model", required=True, help="folder or name of a pretrained model with its tokenizer, or input:NAME")
+    add("--lora", type=int, default=0, metavar="RANK", help="train an adapter of this rank; 0: all weights")
+    add("--use-lora", action="store_true", help=f"the same as --lora {_USUAL_RANK}")
+    add("--alpha", type=int, metavar="N", help="scale of the adapter (default: twice its rank)")
+    add("--dropout", type=float, default=0.0, help="dropout of the adapter; above 0 it takes much memory")
+    add("--use-4bit", action="store_true", help="keep the frozen base in 4 bits (NF4, bitsandbytes)")
     _add_stage(parser)
-    steps = parser.add_argument_group("steps (--batch x --accumulate rows each, on however many devices)")
-    steps.add_argument("--length", type=int, default=1024, help="tokens a row")
-    steps.add_argument("--image-tokens", type=int, default=256, metavar="N", help="of each image of a row, at most")
-    steps.add_argument("--batch", "--batch-size", type=int, default=4, help="rows at a time on a device, at most")
-    steps.add_argument(
-        "--accumulate", "--gradient-accumulation-steps", type=int, default=8, help="batches a step on one device"
-    )
-    steps.add_argument(
+    add = parser.add_argument_group("steps (--batch x --accumulate rows each, on however many devices)").add_argument
+    add("--length", type=int, default=1024, help="tokens a row")
+    add("--image-tokens", type=int, default=256, metavar="N", help="of each image of a row, at most")
+    add("--batch", "--batch-size", type=int, default=4, help="rows at a time on a device, at most")
+    add("--accumulate", "--gradient-accumulation-steps", type=int, default=8, help="batches a step on one device")
+    add(
         "--rows-at-once",
         type=int,
         metavar="N",
         help="at most so many of --batch at a time; halved when memory is short",
     )
-    steps.add_argument("--rate", type=float, help="highest learning rate (sft, selftrain: 2e-4; else 1e-5)")
-    steps.add_argument("--warmup", type=int, default=100, help="steps until it is reached")
-    steps.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
-    steps.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
-    steps.add_argument("--decay", type=float, default=0.0, help="weight decay of matrices")
-    steps.add_argument("--clip", type=float, default=1.0, help="highest norm of the gradients; 0: any")
+    add("--rate", type=float, help="highest learning rate (sft, selftrain: 2e-4; else 1e-5)")
+    add("--warmup", type=int, default=100, help="steps until it is reached")
+    add("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
+    add("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
+    add("--decay", type=float, default=0.0, help="weight decay of matrices")
+    add("--clip", type=float, default=1.0, help="highest norm of the gradients; 0: any")
     _add_machine(parser)
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
     parser.add_argument(
@@ -143,15 +135,15 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
-    machine = parser.add_argument_group("machine")
-    machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
-    machine.add_argument(
+    add = parser.add_argument_group("machine").add_argument
+    add("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
+    add(
         "--precision",
         choices=("auto", "bf16", "fp16", "fp32", "fp8"),
         default="auto",
         help="of products (fp8: of a frozen base's, under an adapter; another training, class E2)",
     )
-    machine.add_argument(
+    add(
         "--gradient-checkpointing",
         nargs="?",
         const=ALL,
@@ -161,17 +153,17 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         help="less memory for more time: all layers, half of them, or offload: all, with their inputs in the machine's "
         "memory",
     )
-    machine.add_argument(
+    add(
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
     )
-    machine.add_argument("--deterministic", action="store_true", help="the same bits each time, some steps slower")
-    machine.add_argument(
+    add("--deterministic", action="store_true", help="the same bits each time, some steps slower")
+    add(
         "--background-saves",
         choices=("auto", "on", "off"),
         default="auto",
         help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
     )
-    machine.add_argument(
+    add(
         "--may-change",
         type=_names,
         default=(),
@@ -180,15 +172,15 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "as long. Another training (class E2), which it stays",
     )
     # Of it, by the launcher: what was asked for.
-    machine.add_argument("--changed", type=_was, action="append", default=[], help=argparse.SUPPRESS)
-    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows, and what fitted here")
-    machine.add_argument(
+    add("--changed", type=_was, action="append", default=[], help=argparse.SUPPRESS)
+    add("--cache", type=Path, default=_cache(), help="folder for packed rows, and what fitted here")
+    add(
         "--shard",
         choices=("auto", "on", "off"),
         default="auto",
         help="share weights out over the devices (auto: where they do not fit one)",
     )
-    machine.add_argument(
+    add(
         "--zero",
         "--zero-stage",
         type=int,
@@ -196,52 +188,48 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="share out all weights' states (1), gradients (2), weights (3) by DeepSpeed",
     )
-    machine.add_argument(
+    add(
         "--offload",
         action="store_true",
         help="keep what --zero (2, if it is not said) shares out in the machine's memory",
     )
-    machine.add_argument(
-        "--deepspeed", "--deepspeed-config", metavar="FILE", help="take --zero, --offload and more of ZeRO from it"
-    )
-    machine.add_argument("--no-deepspeed", action="store_true", help="the same as --zero 0")
-    machine.add_argument("--local_rank", action=_Launched, nargs="?", help=argparse.SUPPRESS)
+    add("--deepspeed", "--deepspeed-config", metavar="FILE", help="take --zero, --offload and more of ZeRO from it")
+    add("--no-deepspeed", action="store_true", help="the same as --zero 0")
+    add("--local_rank", action=_Launched, nargs="?", help=argparse.SUPPRESS)
 
 
 def _add_stage(parser: argparse.ArgumentParser) -> None:
-    data = parser.add_argument_group("what is learned")
-    data.add_argument(
+    add = parser.add_argument_group("what is learned").add_argument
+    add(
         "--stage",
         choices=STAGES,
         default="sft",
         help="sft: to write the records; dpo, kto: what is preferred; grpo: what --reward scores best; selftrain: to "
         "write what it wrote itself and --reward let pass",
     )
-    data.add_argument(
-        "--data", metavar="FOLDER", help="of train-*.jsonl, or input:NAME (default: the job's corpus, SCHED_DATA_DIR)"
-    )
-    data.add_argument(
+    add("--data", metavar="FOLDER", help="of train-*.jsonl, or input:NAME (default: the job's corpus, SCHED_DATA_DIR)")
+    add(
         "--skip-at-most",
         type=_percent,
         default=SKIP_AT_MOST,
         metavar="PERCENT",
         help="of the records may be left out, since nothing can be learned from them (default: 1)",
     )
-    data.add_argument("--beta", type=float, help="how much leaving the first model costs (dpo, kto: 0.1, grpo: 0)")
-    data.add_argument(
+    add("--beta", type=float, help="how much leaving the first model costs (dpo, kto: 0.1, grpo: 0)")
+    add(
         "--reward",
         action="append",
         default=[],
         metavar="COMMAND",
         help='scores what was written, as an evaluation does: "{python} {payload}/scorers generation"; may be repeated',
     )
-    data.add_argument("--reward-seconds", type=float, default=600.0, metavar="S", help="a command may take for a step")
-    data.add_argument("--generations", type=int, default=8, metavar="N", help="texts that are compared for a prompt")
-    data.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of a text that is written, at most")
-    data.add_argument("--prompts", type=int, default=64, metavar="N", help="selftrain: of a round")
-    data.add_argument("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
-    data.add_argument("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
-    data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+    add("--reward-seconds", type=float, default=600.0, metavar="S", help="a command may take for a step")
+    add("--generations", type=int, default=8, metavar="N", help="texts that are compared for a prompt")
+    add("--new-tokens", type=int, default=256, metavar="N", help="of a text that is written, at most")
+    add("--prompts", type=int, default=64, metavar="N", help="selftrain: of a round")
+    add("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
+    add("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
+    add("--temperature", type=float, default=1.0, help="at which texts are written")
 
 
 def _percent(text: str) -> float:

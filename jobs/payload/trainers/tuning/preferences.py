@@ -39,7 +39,7 @@ from .documents import (
     unread,
     with_one_text,
 )
-from .errors import TrainingRefused, UnreadableData
+from .errors import TrainingRefused, UnreadableData, say
 from .forms import (
     THOUGHTS,
     LostPart,
@@ -112,8 +112,7 @@ def train(
     if resume is not None:
         judged = _judge(before, now, options)
         metrics["exactness"] = float(judged.exactness.removeprefix("E"))
-        if os.environ.get("RANK", "0") == "0":
-            print(f"finetune: going on, {judged.exactness}: {judged.text()}", flush=True)
+        say(f"going on, {judged.exactness}: {judged.text()}")
     _check_reference(options, training)
     torch.manual_seed(training.seed)
     # Not with the checkpoint's weights, which the Trainer loads itself: the reference is made of what is there before.

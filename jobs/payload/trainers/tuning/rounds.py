@@ -22,7 +22,7 @@ import torch
 from ..trainer_kit import Training
 from .card import Device
 from .documents import check_read, check_words, records, rendered, some_stops, special_texts, with_one_text
-from .errors import TrainingRefused
+from .errors import TrainingRefused, say
 from .forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
 from .group import Group
 from .model import CausalLM
@@ -318,12 +318,10 @@ class Rounds:
             }
         )
         self._keep()
-        if self._group.first:
-            print(
-                f"finetune: round {number}: {len(passed)} of {len(answers)} texts passed, "
-                f"reward {mean:.3f} on average, {len(self._kept)} are learned",
-                flush=True,
-            )
+        say(
+            f"round {number}: {len(passed)} of {len(answers)} texts passed, reward {mean:.3f} on average, "
+            f"{len(self._kept)} are learned"
+        )
         if not self._kept and tries + 1 >= _TRIES:
             raise TrainingRefused(
                 f"none of the texts for {_TRIES} times {len(chosen)} prompts had a reward of {options.least:g} "
@@ -370,8 +368,8 @@ class Rounds:
             options = self._options
             rows = pack([path], self._tokenizer, self.length, options.cache, alone=options.alone, stops=self._stops)
         why = left_out(rows.facts["data"])
-        if why and self._group.first:
-            print(f"finetune: left out of what passed: {why}", flush=True)
+        if why:
+            say(f"left out of what passed: {why}")
         if not len(rows):
             raise TrainingRefused(f"nothing of what passed can be learned: {why}")
         return rows

@@ -16,7 +16,7 @@ from .attention import is_apart, tell_apart
 from .base import check_length
 from .card import Device, find_card
 from .documents import check_vocabulary, data_digest, digest, files, load_tokenizer, stop_tokens, unread
-from .errors import TrainingRefused, UnreadableData
+from .errors import TrainingRefused, UnreadableData, say
 from .group import Group
 from .images import KINDS, Sight, find_sight, image_digest, lay
 from .loop import FirstSteps, Loop, LoopWork
@@ -58,7 +58,7 @@ def _train(
     facts = facts_of(options, digests["model"], card, devices)
     recall(options, facts, before, parent)
     options.apart = is_apart(options, source, card)
-    options.alone = _is_alone(options, source, group)
+    options.alone = _is_alone(options, source)
     options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
@@ -89,8 +89,8 @@ def _train(
         order = rows
 
     def whole(name: str) -> None:
+        say(name)
         if group.first:
-            print(f"finetune: {name}", flush=True)
             keep(options, facts, at_once)
 
     first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, whole)
@@ -101,8 +101,7 @@ def _train(
         # Of another program's checkpoint only the weights mean the same here, and of another optimiser's as well.
         alike = before is not None and before["job"]["optimizer"] == options.optimizer
         loop.restore(resume, details, optimizer=alike)
-        if group.first:
-            print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.text()}", flush=True)
+        say(f"going on from step {loop.step}, {resumption.exactness}: {resumption.text()}")
     loop.run()
 
 
@@ -110,7 +109,7 @@ def _devices(options: argparse.Namespace, group: Group, card: Device) -> int:
     """Return how many devices compute a step: one for each process, or several for one by ``options.spread``."""
     if by_layers(options) and group.size == 1 and card.accelerated:
         options.spread = options.devices or torch.cuda.device_count()
-        print(f"finetune: the layers of the base lie on {options.spread} devices", flush=True)
+        say(f"the layers of the base lie on {options.spread} devices")
     return group.size * int(options.spread)
 
 
@@ -125,12 +124,12 @@ def _check_data(
         texts = rows.samples() if isinstance(rows, Rounds) else samples(rows, tokenizer)
         describe(training, facts["data"], (facts["rows"], facts["tokens"]), texts, facts["rows"] * facts["length"])
         if why := left_out(held_out.facts["data"]):
-            print(f"finetune: left out of heldout.jsonl: {why}", flush=True)
+            say(f"left out of heldout.jsonl: {why}")
     check(facts["data"], options.skip_at_most, str(data_folder(options, training)))
     check_vocabulary(options.model, tokenizer, rows.highest_token)
 
 
-def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
+def _is_alone(options: argparse.Namespace, source: str) -> bool:
     """Return whether each document has rows of its own, and print why. Raises TrainingRefused for long rows."""
     from transformers import AutoConfig
 
@@ -138,12 +137,10 @@ def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
     check_length(options.length, config.to_dict(), source)
     if config.model_type in KINDS or separation(config, options.length) != ALONE:
         return False
-    if group.first:
-        print(
-            f"finetune: each document has rows of its own (padding): layers of {config.model_type} are not known to "
-            f"keep documents of one row of {options.length} tokens apart. A smaller --length wastes less",
-            flush=True,
-        )
+    say(
+        f"each document has rows of its own (padding): layers of {config.model_type} are not known to keep documents "
+        f"of one row of {options.length} tokens apart. A smaller --length wastes less"
+    )
     return True
 
 
@@ -199,8 +196,7 @@ def _make_model(options: argparse.Namespace, training: Training, source: str, gr
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
-    if group.first:
-        print(f"finetune: the weights are shared out over {group.size} devices ({by})", flush=True)
+    say(f"the weights are shared out over {group.size} devices ({by})")
     share_out = None if options.zero else Sharing(card, group).share_out
     itemsize = card.dtype.itemsize if options.lora or options.zero else 4
 

@@ -146,20 +146,13 @@ class Zero:
 
     def _put(self, name: str, value: Any, key: str | None = None) -> None:
         """Keep this process' part of a weight, or of one of its states."""
-        part = self._named[name]
-        if self._options.zero < 3:
-            if key is None:
-                self._access.safe_set_full_fp32_param(part, value)
-            else:
-                self._access.safe_set_full_optimizer_state(part, value, key)
-            return
-        size = part.ds_tensor.numel()
-        own = value.float().flatten()[self._group.rank * size : (self._group.rank + 1) * size]
-        own = torch.nn.functional.pad(own, (0, size - own.numel()))  # the last process' part is filled up
-        if key is None:
-            self._access.safe_set_local_fp32_param(part, own)
-        else:
-            self._access.safe_set_local_optimizer_state(part, own, key)
+        part, kind = self._named[name], "full" if self._options.zero < 3 else "local"
+        if kind == "local":
+            size = part.ds_tensor.numel()
+            own = value.float().flatten()[self._group.rank * size : (self._group.rank + 1) * size]
+            value = torch.nn.functional.pad(own, (0, size - own.numel()))  # the last process' part is filled up
+        what = "fp32_param" if key is None else "optimizer_state"
+        getattr(self._access, f"safe_set_{kind}_{what}")(part, value, *(() if key is None else (key,)))
 
     @property
     def _flat(self) -> list[Any]:
