@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatch
 from typing import NamedTuple
 
-from jobs.environment.demands import PythonTarget, here, parse_target
+from jobs.environment.tool import PythonTarget, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
 from jobs.spec import JobSpec
 from platforms.base import Misconfigured

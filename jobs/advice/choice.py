@@ -9,10 +9,9 @@ from html import escape
 from math import ceil, log10
 from typing import Any, Literal
 
-from jobs.advice.card import GIB, Card, cards
 from jobs.advice.memory import Memory, Pace, Storage, memory_of, storage_of
 from jobs.advice.seen import Measurement, memory_seen, pace_seen
-from jobs.advice.shape import RANK, STACKS, Method, Offload, Optimizer, Parallel, Setup, Shape, Stack
+from jobs.advice.shape import GIB, RANK, STACKS, Card, Method, Offload, Optimizer, Parallel, Setup, Shape, Stack, cards
 
 MARGIN = 0.08
 """By so much a peak may be above what is predicted and still fit; the worst published one is 7 % above."""

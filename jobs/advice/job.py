@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from jobs.advice.card import Card, cards
 from jobs.advice.choice import MARGIN, Wishes, gains_of, nearest, priced
 from jobs.advice.memory import memory_of, pace_of, storage_of
-from jobs.advice.shape import RANK, STACKS, Setup, find_shape
+from jobs.advice.shape import RANK, STACKS, Card, Setup, cards, find_shape
 from jobs.problem import NotFound
 from jobs.spec import Needs
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2, sqrt
 
-from jobs.advice.card import GIB, Card
-from jobs.advice.shape import Setup
+from jobs.advice.shape import GIB, Card, Setup
 
 _NF4 = 0.516  # bytes of a parameter in NF4 with double quantisation
 _STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # each of a parameter

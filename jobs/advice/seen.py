@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs.advice.card import GIB, Card, cards, recognised
 from jobs.advice.memory import Memory, Pace, Part, pace_of
-from jobs.advice.shape import Setup, find_shape
+from jobs.advice.shape import GIB, Card, Setup, cards, find_shape, recognised
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.whole_file import write_whole

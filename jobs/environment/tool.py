@@ -5,23 +5,315 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from jobs.child_process import child_environment, run_child
-from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here
+from jobs.payload.bounded_file import read_bounded
 from jobs.payload.lane.environment import Installed, rules, unmet
-from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
+from jobs.payload.store.lock import BadLock, Lock, Pin, canonical, requirement_lines, target_name
+from jobs.problem import InvalidInput
+
+
+# Demands: the requirements of a file, parsed without running, downloading or following anything that it names.
+# Errors of requirements.
+class RequirementsError(InvalidInput):
+    """The requirements of ``source`` cannot be used; the message says why and what to do."""
+
+    def __init__(self, source: str, why: str, remedy: str) -> None:
+        super().__init__(f"the requirements in {source} cannot be locked", why, remedy)
+
+
+_DEMANDS_MAX = 2_000
+_NESTED_MAX = 10
+# A name, extras, bounds and a marker, without characters that would allow a URL or a variable.
+_DEMAND = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
+    r"(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
+    r"(?P<bounds>\(?[A-Za-z0-9.*+!<>=~,\s_-]*\)?)\s*"
+    r"(?:;(?P<marker>[A-Za-z0-9_\s'\"<>=!~.,()+*-]*))?",
+    re.ASCII,
+)
+_HASH = re.compile(r"\s--hash=(\S+)")
+_SHA256 = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///\s*$")
+_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*3\.(\d+)(\.\*|\.\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """Requirements: ``lines`` as in PEP 508, and ``constraints`` on the versions of dependencies.
+
+    ``digests`` are the allowed SHA-256 digests of a package's files, by canonical name; ``python`` is the required
+    version of the interpreter. ``exact``: the versions come from the user's own lock file.
+    """
+
+    lines: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    digests: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    python: str = ""
+    exact: bool = False
+
+    def runs_on(self, python: str) -> bool:
+        """Return whether a Python such as 3.12 satisfies the requirement, as far as the minor version decides."""
+        minor = int(python.partition(".")[2])
+        return all(_holds(match[1], match[2], match[3], minor) for match in _CLAUSE.finditer(self.python))
+
+
+def read_demands(source: Path) -> Demands:
+    """Read a requirements file, a pyproject.toml, a uv.lock beside one, the header of a script, or a folder of these.
+
+    Raises RequirementsError for references outside of the folder and the package index, and for empty requirements.
+    """
+    if source.is_dir():
+        files = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
+        if not files:
+            raise RequirementsError(
+                str(source), "it has no pyproject.toml and no requirements.txt", "Name the file that lists them"
+            )
+        source = files[0]
+    if source.name in {"pyproject.toml", "uv.lock"}:
+        demands = _of_project(source.with_name("pyproject.toml"))
+    elif source.suffix == ".py":
+        demands = _of_script(source)
+    else:
+        demands = _of_file(source)
+    if not demands.lines:
+        raise RequirementsError(str(source), "it asks for nothing", "Leave requirements out of the job, or add some")
+    if len(demands.lines) + len(demands.constraints) > _DEMANDS_MAX:
+        raise RequirementsError(str(source), f"it has more than {_DEMANDS_MAX:,} lines", "Ask for what is imported")
+    return demands
+
+
+def _holds(sign: str, minor: str, rest: str | None, own: int) -> bool:
+    bound = int(minor)
+    if sign == "~=":
+        return own == bound if rest else own >= bound
+    if sign == "!=":
+        return not (own == bound and rest in {None, ".*"})
+    if sign == "==":
+        return own == bound
+    if sign == "<":
+        return own < bound or (own == bound and rest not in {None, ".0"})
+    if sign == ">":
+        return own > bound or (own == bound and rest is not None)
+    return own >= bound if sign == ">=" else own <= bound
+
+
+def _of_file(source: Path) -> Demands:
+    lines: list[str] = []
+    constraints: list[str] = []
+    digests: dict[str, frozenset[str]] = {}
+    for kind, demand, hashes in _lines(source, source.parent.resolve(), "-r", 0):
+        (lines if kind == "-r" else constraints).append(demand)
+        if hashes:
+            digests[_name(demand)] = digests.get(_name(demand), frozenset()) | hashes
+    return Demands(tuple(lines), tuple(constraints), digests)
+
+
+def _lines(source: Path, root: Path, kind: str, depth: int) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield (kind, requirement, digests) of a requirements file and of the files in its folder that it includes."""
+    text = _read(source)
+    for number, raw in enumerate(re.sub(r"\\\r?\n", " ", text).splitlines(), start=1):
+        line = re.sub(r"(^|\s)#.*$", "", raw).strip()
+        if not line:
+            continue
+        nested = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]\s*(\S+)", line)
+        if nested is not None:
+            inner = (source.parent / nested[2]).resolve()
+            if depth >= _NESTED_MAX or not inner.is_relative_to(root) or not inner.is_file():
+                raise _refused(source, number, line, "it leads out of the folder, or to no file", "copy it beside")
+            inner_kind = "-c" if kind == "-c" or nested[1] in {"-c", "--constraint"} else "-r"
+            yield from _lines(inner, root, inner_kind, depth + 1)
+            continue
+        if line.startswith("-"):
+            raise _refused(
+                source,
+                number,
+                line,
+                "options are not followed",
+                "remove it; another index is named in the environment: UV_DEFAULT_INDEX or PIP_INDEX_URL",
+            )
+        hashes = frozenset(_digest(source, number, line, digest) for digest in _HASH.findall(line))
+        yield kind, _demand(str(source), _HASH.sub("", line).strip(), number), hashes
+
+
+def _digest(source: Path, number: int, line: str, text: str) -> str:
+    match = _SHA256.fullmatch(text)
+    if match is None:
+        raise _refused(source, number, line, "only sha256 digests are checked", "write them so, or leave them out")
+    return match[1]
+
+
+def _of_project(source: Path) -> Demands:
+    table = _toml(source, _read(source)).get("project")
+    if not isinstance(table, dict):
+        raise RequirementsError(str(source), "it has no table [project]", "Name a requirements file instead")
+    dynamic = table.get("dynamic")
+    if isinstance(dynamic, list) and "dependencies" in dynamic:
+        raise RequirementsError(
+            str(source), "its dependencies are dynamic: only a build would tell them", "Name a requirements file"
+        )
+    demands = _of_table(source, table)
+    lock = source.with_name("uv.lock")
+    if not lock.is_file():
+        return demands
+    constraints, digests = _of_uv_lock(lock)
+    return Demands(demands.lines, constraints, digests, demands.python, exact=True)
+
+
+def _of_script(source: Path) -> Demands:
+    blocks = list(_SCRIPT.finditer(_read(source)))
+    if len(blocks) != 1:
+        why = "it has no block '# /// script'" if not blocks else "it has two blocks '# /// script'"
+        raise RequirementsError(str(source), why, "See PEP 723, or name a requirements file")
+    lines = blocks[0]["content"].splitlines()
+    return _of_table(source, _toml(source, "\n".join(line[2:] if line.startswith("# ") else "" for line in lines)))
+
+
+def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
+    dependencies, python = table.get("dependencies", []), table.get("requires-python", "")
+    if (
+        not isinstance(dependencies, list)
+        or not all(isinstance(line, str) for line in dependencies)
+        or not isinstance(python, str)
+    ):
+        raise RequirementsError(str(source), "its dependencies are no list of texts", "Correct them")
+    return Demands(tuple(_demand(str(source), line.strip()) for line in dependencies), python=python)
+
+
+def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
+    """Return versions and digests of a uv.lock, parsed as TOML, because uv itself would read the project."""
+    packages = _toml(source, _read(source)).get("package", [])
+    constraints: list[str] = []
+    digests: dict[str, frozenset[str]] = {}
+    for package in packages if isinstance(packages, list) else []:
+        name, version, where = (package.get(key) for key in ("name", "version", "source"))
+        if not isinstance(where, dict) or where in ({"virtual": "."}, {"editable": "."}):
+            continue
+        if "registry" not in where:
+            raise RequirementsError(
+                str(source), f"{name} comes from {next(iter(where), 'nowhere')}, not from an index", _TO_INDEX
+            )
+        forks = package.get("resolution-markers")
+        marks = " or ".join(f"({mark})" for mark in forks) if isinstance(forks, list) and forks else ""
+        constraints.append(_demand(str(source), f"{name}=={version}{f' ; {marks}' if marks else ''}"))
+        hashes = [wheel.get("hash", "") for wheel in package.get("wheels", [])]
+        digests_of = frozenset(match[1] for one in hashes if (match := _SHA256.fullmatch(one)))
+        digests[canonical(str(name))] = digests.get(canonical(str(name)), frozenset()) | digests_of
+    return tuple(constraints), {name: digests_of for name, digests_of in digests.items() if digests_of}
+
+
+_ARCHIVES = (".whl", ".zip", ".gz", ".bz2", ".xz", ".tar", ".tgz")
+_TO_INDEX = "Name packages of an index; your own modules travel with the code of the job"
+
+
+def _demand(source: str, line: str, number: int | None = None) -> str:
+    match = _DEMAND.fullmatch(line)
+    if match is None or match["name"].lower().endswith(_ARCHIVES):
+        where = f"line {number}, {line[:100]!a}," if number is not None else f"{line[:100]!a}"
+        why = "is an address or a path" if re.search(r"@|://|^[./~]", line) or match else "cannot be read"
+        raise RequirementsError(source, f"{where} {why}", _TO_INDEX)
+    return line
+
+
+def _name(demand: str) -> str:
+    match = _DEMAND.fullmatch(demand)
+    return canonical(match["name"]) if match else ""
+
+
+def _refused(source: Path, number: int, line: str, why: str, remedy: str) -> RequirementsError:
+    return RequirementsError(str(source), f"line {number}, {line[:100]!a}: {why}", remedy[:1].upper() + remedy[1:])
+
+
+def _read(source: Path) -> str:
+    try:
+        return read_bounded(source).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise RequirementsError(str(source), "there is no such file", "Check the path") from None
+    except OSError as error:
+        raise RequirementsError(str(source), error.strerror or str(error), "Check the path and its mode") from None
+    except UnicodeDecodeError:
+        raise RequirementsError(str(source), "it is no UTF-8 text", "Save it as UTF-8") from None
+
+
+def _toml(source: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequirementsError(str(source), f"it is no TOML: {error}", "Correct it") from None
+
+
+# Targets: the Python version and the platform of a session, for which packages are selected.
+_PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
+_PLATFORM = re.compile(r"(x86_64|aarch64)-manylinux_2_(\d{1,2})", re.ASCII)
+# The versions of C libraries that uv supports; between two of them the older one is used.
+_MINORS = (17, 28, *range(31, 41))
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_OLDEST = {"x86_64": 5, "aarch64": 17}
+
+
+class PythonTarget(NamedTuple):
+    """A Python such as 3.12 and a platform such as x86_64-manylinux_2_28."""
+
+    python: str
+    platform: str
+
+    @property
+    def name(self) -> str:
+        """The name of the target in locks."""
+        return target_name(self.python, self.platform)
+
+    @property
+    def machine(self) -> str:
+        """The processor: x86_64 or aarch64."""
+        return self.platform.partition("-")[0]
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.platform}"
+
+    def tags(self) -> list[str]:
+        """Return the platform tags of wheels that run on this target, newest first."""
+        newest = int(self.platform.rpartition("_")[2])
+        tag_list = []
+        for minor in range(newest, _OLDEST[self.machine] - 1, -1):
+            tag_list.append(f"manylinux_2_{minor}_{self.machine}")
+            if minor in _LEGACY:
+                tag_list.append(f"{_LEGACY[minor]}_{self.machine}")
+        return [*tag_list, f"linux_{self.machine}"]
+
+
+@cache
+def here() -> PythonTarget:
+    """Return the target of the running interpreter."""
+    machine = platform.machine()
+    library, version = platform.libc_ver()
+    own = int(version.split(".")[1]) if library == "glibc" and re.match(r"2\.\d+", version) else _MINORS[0]
+    minor = max([minor_known for minor_known in _MINORS if minor_known <= own], default=_MINORS[0])
+    return PythonTarget(f"{sys.version_info[0]}.{sys.version_info[1]}", f"{machine}-manylinux_2_{minor}")
+
+
+def parse_target(python: str, where: str) -> PythonTarget:
+    """Parse a target. Raises BadLock."""
+    if not _PYTHON.fullmatch(python):
+        raise BadLock(f"{python!r} is no Python version; write it like 3.12")
+    match = _PLATFORM.fullmatch(where)
+    if match is None or int(match[2]) not in _MINORS:
+        raise BadLock(f"{where!r} is no platform; write it like x86_64-manylinux_2_28")
+    return PythonTarget(python, where)
+
 
 _SECONDS = 900
 _SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password

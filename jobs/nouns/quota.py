@@ -123,12 +123,7 @@ def read_quota(written: WrittenQuota) -> Quota:
             f"a {kind} quota cannot count devices",
             "use kind week, day, month or rolling",
         ),
-        (
-            money and limit.unit == "seconds",
-            "limit",
-            f"a {kind} quota is limited in money",
-            'write it like "$12.50"',
-        ),
+        (money and limit.unit == "seconds", "limit", f"a {kind} quota is limited in money", 'write it like "$12.50"'),
         (not money and limit.unit != "seconds", "limit", f"a {kind} quota is limited in time", in_time),
     )
     name, provenance, when = written.name, (written.source, written.as_of), resets or Reset()

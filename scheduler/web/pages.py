@@ -69,9 +69,8 @@ _LEVEL = 0.002  # a smaller relative change of a loss is shown as level
 
 def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[str, Any]:
     """Return the advice of the page; only shipped models are allowed, so that visitors cannot name local files."""
-    from jobs.advice.card import find_cards
     from jobs.advice.choice import Wishes, compare, picture
-    from jobs.advice.shape import METHODS, shipped
+    from jobs.advice.shape import METHODS, find_cards, shipped
     from jobs.problem import NotFound
 
     shapes = shipped()

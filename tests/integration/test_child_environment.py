@@ -13,8 +13,7 @@ import pytest
 
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.code.git import git
-from jobs.environment.demands import here, read_demands
-from jobs.environment.tool import NoWheel, PackageTools, download, find_tools, sizes
+from jobs.environment.tool import NoWheel, PackageTools, download, find_tools, here, read_demands, sizes
 from jobs.environment.tool import resolve as resolve_packages
 from jobs.payload.store.lock import Pin
 from tests.lab.packages import digest_of, use_index, write_wheel

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jobs
-from jobs.environment.demands import RequirementsError, here
+from jobs.environment.tool import RequirementsError, here
 from jobs.nouns.pool import Pool
 from jobs.payload.lane.environment import MARK
 from jobs.payload.store.lock import LOCK, WHEELS, lock_prefix, parse_lock, wheels_prefix

@@ -8,11 +8,10 @@ import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.advice.card import recognised
 from jobs.advice.choice import MARGIN
 from jobs.advice.memory import memory_of
 from jobs.advice.seen import Measurement, pace_seen
-from jobs.advice.shape import STACKS, Setup, Stack, find_shape, from_config
+from jobs.advice.shape import STACKS, Setup, Stack, find_shape, from_config, recognised
 
 if TYPE_CHECKING:
     from pathlib import Path

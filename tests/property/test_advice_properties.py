@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.advice.card import cards
 from jobs.advice.choice import Wishes, advise
 from jobs.advice.memory import memory_of, pace_of
-from jobs.advice.shape import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Setup, shipped
+from jobs.advice.shape import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Setup, cards, shipped
 
 SHAPES = sorted({shape.name for shape in shipped().values()})
 

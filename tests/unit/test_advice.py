@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.advice.card import cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise, compare, deepspeed, files, picture
 from jobs.advice.memory import layer_bytes, memory_of, pace_of, storage_of
 from jobs.advice.seen import Measurement, memory_seen, pace_seen, read_seen, write_seen
-from jobs.advice.shape import STACKS, Offload, Parallel, Setup, find_shape, from_config
+from jobs.advice.shape import STACKS, Offload, Parallel, Setup, cards, find_cards, find_shape, from_config, recognised
 from jobs.definition import Definition
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.problem import NotFound, Problem

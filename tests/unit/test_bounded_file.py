@@ -16,7 +16,7 @@ from jobs.advice.shape import find_shape
 from jobs.catalogue import job_from_toml, read_catalogue
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.manifest import read_json
-from jobs.environment.demands import RequirementsError, read_demands
+from jobs.environment.tool import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
 from jobs.problem import InvalidInput, NotFound, ProblemsFound
 from scheduler.cli.prompt import show_line

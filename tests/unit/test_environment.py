@@ -12,8 +12,20 @@ from typing import Any
 import pytest
 
 from jobs.environment import tool
-from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here, parse_target, read_demands
-from jobs.environment.tool import NoWheel, PackageTools, find_tools, make_lock, resolve, sizes
+from jobs.environment.tool import (
+    Demands,
+    NoWheel,
+    PackageTools,
+    PythonTarget,
+    RequirementsError,
+    find_tools,
+    here,
+    make_lock,
+    parse_target,
+    read_demands,
+    resolve,
+    sizes,
+)
 from jobs.nouns.pool import Pool
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
 from jobs.spec import JobSpec, Requirements

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.environment.demands import here
+from jobs.environment.tool import here
 from jobs.payload.lane.environment import build
 from jobs.payload.lane.failure import Failure
 from jobs.payload.lane.launch import Packages

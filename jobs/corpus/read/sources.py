@@ -34,20 +34,9 @@ _NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
 _STAGE_FOLDER = re.compile("stage_[1-4]")
 # Not library code: other people's packages, tests, tools with bundled data, tables of character codes.
 _STDLIB_LEFT_OUT = {
-    "__pycache__",
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "idlelib",
-    "idle_test",
-    "lib2to3",
-    "ensurepip",
-    "encodings",
-    "pydoc_data",
-    "turtledemo",
-    "lib-dynload",
-}
+    "__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "ensurepip",
+    "encodings", "pydoc_data", "turtledemo", "lib-dynload",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 ErrorClass = Literal[
-    "oom",
-    "data",
-    "code",
-    "environment",
-    "store",
-    "device",
-    "wrong_device",
-    "network",
-    "killed",
-    "stalled",
-    "no_checkpoint",
-    "diverged",
-    "parent",
-    "secret",
-]
+    "oom", "data", "code", "environment", "store", "device", "wrong_device", "network", "killed", "stalled",
+    "no_checkpoint", "diverged", "parent", "secret",
+]  # fmt: skip
 
 
 class Pattern(NamedTuple):

@@ -88,16 +88,8 @@ _EFFECT_MODULES = {
 }  # fmt: skip
 _HARMLESS = {"os.path", "os.sep", "os.fspath", "urllib.parse", "logging.getLogger"}
 _EFFECT_METHODS = {
-    "write_text",
-    "write_bytes",
-    "unlink",
-    "mkdir",
-    "rmdir",
-    "rename",
-    "touch",
-    "read_text",
-    "read_bytes",
-}
+    "write_text", "write_bytes", "unlink", "mkdir", "rmdir", "rename", "touch", "read_text", "read_bytes",
+}  # fmt: skip
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.IfExp, ast.ExceptHandler, ast.Assert, ast.comprehension)
 
 

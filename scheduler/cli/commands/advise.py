@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from jobs.advice.card import GIB, Card, find_cards, recognised
 from jobs.advice.choice import Advice, Choice, Wishes, flags
 from jobs.advice.choice import advise as advise_on
 from jobs.advice.choice import compare as compare_machines
@@ -21,7 +20,19 @@ from jobs.advice.choice import files as job_files
 from jobs.advice.choice import picture as draw_machines
 from jobs.advice.memory import cadence
 from jobs.advice.seen import Measurement, read_seen, write_seen
-from jobs.advice.shape import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Shape, find_shape
+from jobs.advice.shape import (
+    GIB,
+    METHODS,
+    OFFLOADS,
+    OPTIMIZERS,
+    PARALLELS,
+    STACKS,
+    Card,
+    Shape,
+    find_cards,
+    find_shape,
+    recognised,
+)
 from jobs.catalogue import job_from_table
 from jobs.duration import parse_duration, show_duration
 from jobs.payload.bounded_file import read_bounded

@@ -8,9 +8,8 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
-from jobs.advice.card import Card
 from jobs.advice.seen import Measurement
-from jobs.advice.shape import Setup
+from jobs.advice.shape import Card, Setup
 from jobs.lane_report import LaneReport
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY, HOUR
@@ -224,7 +223,7 @@ _STEPS_A_SAMPLE = 20  # a session's speed rests on that many steps at least
 
 def card_of(pool: Pool) -> Card | None:
     """Return the card of a pool, by the device that its sessions expect or by its accelerator's name."""
-    from jobs.advice.card import recognised
+    from jobs.advice.shape import recognised
 
     for words in (pool.options.get("expected_device", ""), pool.accelerator):
         if words and (card := recognised(words)) is not None:
@@ -305,9 +304,9 @@ def seen_of_runs(
     advised = {spec.name: spec for spec in specs if is_advised(spec)}
     if not advised:
         return ()
-    from jobs.advice.card import GIB
     from jobs.advice.job import setup_of_job
     from jobs.advice.seen import Measurement, too_quick
+    from jobs.advice.shape import GIB
 
     rows = []
     for (job, pool), rate in sorted(measured.items()):

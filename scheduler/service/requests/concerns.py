@@ -23,7 +23,7 @@ from jobs.code.git import CodeError
 from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
-from jobs.environment.demands import RequirementsError, read_demands
+from jobs.environment.tool import RequirementsError, read_demands
 from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
 from jobs.payload.bounded_file import read_bounded

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from jobs.code.pack import pack
 from jobs.definition import table_of
-from jobs.environment.demands import PythonTarget, RequirementsError, read_demands
-from jobs.environment.tool import find_tools, make_lock, sizes
+from jobs.environment.tool import PythonTarget, RequirementsError, find_tools, make_lock, read_demands, sizes
 from jobs.inputs.folder import ENDPOINT, TreeError, pack_folder, pin
 from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool

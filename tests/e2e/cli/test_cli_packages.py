@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.environment.demands import here
+from jobs.environment.tool import here
 from jobs.payload.store.lock import LOCK, lock_prefix, parse_lock
 from jobs.spec import Requirements
 from platforms.artifacts.directory import DirectoryStore
