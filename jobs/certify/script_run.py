@@ -124,7 +124,7 @@ class ScriptRun:
     def _pump(self, poll: float) -> None:
         ended = self.command.exit_code()  # asked first: what it wrote before its end is read below
         ready, _, _ = select.select([self._progress.source, *(relay.source for relay in self._open)], [], [], poll)
-        self._open = [relay for relay in self._open if relay.source not in ready or relay.pump()]
+        self._open = [relay for relay in self._open if relay.source not in ready or relay.copy() != 0]
         for line in self._progress.lines():
             self._hear(line)
         if ended is not None:
