@@ -1,4 +1,4 @@
-"""Models: what people ask of versions and of targets, with or without a running daemon."""
+"""Requests about versions of models and deployment targets, with or without a running daemon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SERVED_STATES = {"accepted", "retired"}
 
 
 def meant(tx: Connection, name: str) -> Version:
-    """Return the version that ``ufm@3`` names; of ``ufm`` alone the promoted one, or else the newest.
+    """Return the version named ``ufm@3``; for ``ufm`` the promoted one, otherwise the newest.
 
     Raises NotFound, UnknownJob, Refusal.
     """
@@ -42,7 +42,7 @@ def meant(tx: Connection, name: str) -> Version:
     return version
 
 
-def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, who asked
+def evaluate(  # noqa: PLR0913 - the stores, the request and its author
     database: Database,
     artifacts: BlobStore,
     corpora: Callable[[], CorpusFolder],
@@ -54,10 +54,9 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, who asked
     now: int,
     by: str,
 ) -> tuple[Version, str]:
-    """Queue the evaluation of a version, or of a model's newest checkpoint or that at ``step``, of which one is made.
+    """Queue the evaluation of a version, or of a new version of a model's newest checkpoint or that at ``step``.
 
-    Returns the version and the job that evaluates it. Raises NotFound, UnknownJob, Refusal,
-    Refused, CorpusError, StoreError.
+    Returns the version and the evaluation job. Raises NotFound, UnknownJob, Refusal, Refused, CorpusError, StoreError.
     """
     named = split_version(name)
     with database.read() as tx:
@@ -90,13 +89,13 @@ def rollback(database: Database, model: str, why: str, now: int, by: str) -> tup
 def overrule(
     database: Database, name: str, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
 ) -> Version:
-    """Let a person's word count in place of the judge's. Raises NotFound, Refusal."""
+    """Replace the result of an evaluation by a person's decision. Raises NotFound, Refusal."""
     with database.write() as tx:
         return promotion.overrule(tx, meant_exactly(tx, name), verdict, why, now, by)
 
 
 def meant_exactly(tx: Connection, name: str) -> Version:
-    """Return the version that ``ufm@3`` names; nothing else will do. Raises NotFound."""
+    """Return the version named exactly, as ``ufm@3``. Raises NotFound."""
     named = split_version(name)
     if named is None:
         raise versions.unknown_version(name)
@@ -105,9 +104,9 @@ def meant_exactly(tx: Connection, name: str) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One model at a target: what is promoted, what serves there, and what is wrong with it; no ``drift``: nothing.
+    """One model at a target: the promoted version, the serving one, and their difference as ``drift``, "" if none.
 
-    ``did`` tells what was done about it, "" for nothing. ``still`` is True where something is wrong afterwards.
+    ``did`` is what was done about it, "" for nothing. ``still``: the difference remains.
     """
 
     model: str
@@ -120,7 +119,7 @@ class Compared:
 
 
 def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
-    """Raise Refusal where a version is not to be served at a target."""
+    """Raise Refusal if a version must not be served at a target."""
     if version.state not in _SERVED_STATES:
         raise Refusal(
             f"{version.name} is {version.state}, only an accepted version is deployed",
@@ -139,16 +138,15 @@ def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
 
 
 def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
-    """Bring a version to a target now. Raises Refusal, and as carry_out."""
+    """Deploy a version to a target now. Raises Refusal, and what ``carry_out`` raises."""
     may_be_deployed(deployer, version, target)
     return deploy_now(deployer, version, target, by, why)
 
 
 def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
-    """Compare a target with what is promoted, file by file, and bring it there; yield each model when it is done.
+    """Compare a target with the promoted versions, file by file, and redeploy differences; yield each finished model.
 
-    What is as it should be is left alone, so that a second call does nothing. Raises TargetError for a target that
-    cannot be asked.
+    Idempotent: models without a difference are not touched. Raises TargetError if the target does not answer.
     """
     at = deployer.targets[name]
     target = at.open()
@@ -167,7 +165,7 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
 
 
 def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
-    """Let the daemon deploy a model again; return what had kept it from that. Raises Refusal for nothing."""
+    """Resume automatic deployment of a model; return why it was paused. Raises Refusal if it was not."""
     with deployer.write() as tx:
         kept = [one for one in deployments.stopped(tx) if one.model == model]
         if not kept:
@@ -189,7 +187,7 @@ def _redeployed(deployer: Deployer, compared: Compared, wanted: Version, target:
 
 
 def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
-    """Return what is otherwise than it should be, in words; "" for nothing."""
+    """Return the difference of a target from the intended state as text; "" for none."""
     wanted, row = versions.in_force(tx, model), deployments.serving(tx, model, target)
     if live.damaged:
         return f"files were changed there: {'; '.join(live.damaged)}"

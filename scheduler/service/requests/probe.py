@@ -1,7 +1,7 @@
-"""Probe: a job's command run here for a while, as a lane would run it, to learn how fast it trains.
+"""Probe: runs a job's command on this machine for a short time, as a lane would, to measure its speed.
 
-The agent itself runs it: from a fresh copy of its code, with a checkpoint folder and a progress channel, in a session
-whose store is a folder that goes when the probe ends. Nothing of it reaches the database or the artifact store.
+The agent runs it with a fresh copy of the code, a checkpoint folder and a progress channel, in a session whose store is
+a temporary folder. Nothing of it reaches the database or the artifact store.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from scheduler.service.requests.stored import keep_code
 _RUN = "probe"
 _MARGIN_SECONDS, _GRACE_SECONDS = 5, 10
 _LOOK_SECONDS = 0.2
-_SAVING_SECONDS = 0.1  # what it saves is thrown away: until the end it may train
-_ENOUGH_SECONDS = 5.0  # of training: a guess need not be better
+_SAVING_SECONDS = 0.1  # checkpoints are discarded, so it may train until the end
+_ENOUGH_SECONDS = 5.0  # seconds of training; enough for an estimate
 _TAIL_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a probe found: steps an hour on this machine, or None and ``why``."""
+    """The result of a probe: steps per hour on this machine, or None and the reason."""
 
     steps_per_hour: float | None
     why: str = ""
 
 
 def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
-    """Run a job's command for at most ``seconds`` real seconds, less when its speed is known before.
+    """Run a job's command for at most ``seconds`` real seconds, until its speed is known.
 
-    Raises CodeError for a folder that cannot be taken, OSError when this machine's disk does not do its part.
+    Raises CodeError for a folder that cannot be packed, OSError for errors of the local disk.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-probe-") as name:
         folder = Path(name)
@@ -76,7 +76,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
 
 
 def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
-    """Return the orders of a session of this machine that ends by itself and judges nothing."""
+    """Return the launch document of a local session that ends by itself, without stall rules."""
     now = round(real_now())
     deadline = now + seconds + _MARGIN_SECONDS
     lane = Lane(0, spec.name, 1, tuple(range(spec.needs.devices_min)), None, code=code or None)
@@ -99,7 +99,7 @@ def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
 
 
 def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, seconds: int) -> None:
-    """Wait for the end of the session; ask for it once the speed is known well enough."""
+    """Wait for the end of the session; request it when the speed is known well enough."""
     since: float | None = None
     ends_by = real_now() + seconds + 2 * _MARGIN_SECONDS + _GRACE_SECONDS
     while real_now() < ends_by:
@@ -116,7 +116,7 @@ def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, secon
 
 
 def _end(agent: subprocess.Popen[bytes]) -> None:
-    """End what is left; the agent's command dies with it."""
+    """Kill the agent if it still runs; its command dies with it."""
     if agent.poll() is None:
         agent.terminate()
         try:
@@ -127,7 +127,7 @@ def _end(agent: subprocess.Popen[bytes]) -> None:
 
 
 def _probed(report: LaneReport | None, log: bytes) -> Probed:
-    """Return what the last word of the session comes to, and else why there is no speed in it."""
+    """Return the speed from the last heartbeat of the session, or why there is none."""
     if report is None:
         lines = log.decode(errors="replace").strip().splitlines()
         return Probed(None, f"the session left no word: {lines[-1] if lines else 'nothing was printed'}")
@@ -140,7 +140,7 @@ def _probed(report: LaneReport | None, log: bytes) -> Probed:
 
 
 def _heard(store: DirectoryStore, job: str, what: str) -> LaneReport | None:
-    """Return a heartbeat or the last word; None while there is none that can be read."""
+    """Return a heartbeat or the result; None if none can be read."""
     try:
         document = read_json(store.read(f"runs/{_RUN}/lane-0/{what}.json"))
         return read_report(document, _RUN, 0, job, last_word=what == "result")[0]

@@ -1,4 +1,4 @@
-"""What if: the questions that people put to the planner, and what would keep a job from ever starting."""
+"""What-if questions to the planner, and obstacles that keep a job from ever starting."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord, duplicate_job
 
 _LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
-_FORESEEN_SECONDS = 60 * DAY  # a deadline farther off is not judged yet
+_FORESEEN_SECONDS = 60 * DAY  # deadlines farther away are not judged
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """What questions are answered with: the database, the pools by name, the instant, and how the daemon plans."""
+    """The context of questions: database, pools by name, the instant, and the daemon's planning rules."""
 
     database: Database
     pools: Mapping[str, Pool]
@@ -50,10 +50,10 @@ class PlanningContext:
 def ask_what_if(
     context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
 ) -> tuple[Plan, PlanComparison]:
-    """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
+    """Return the plan with ``specs`` added and ``edits`` applied, and its differences from the plan without them.
 
-    Both carry on the current plan, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
-    UnknownName, Refusal, Refusal.
+    Both start from the current plan, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
+    UnknownName, Refusal.
     """
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
@@ -70,7 +70,7 @@ def ask_what_if(
 
 
 def ask_devices(context: PlanningContext, job: str) -> tuple[DeviceChoice, ...]:
-    """Return what each count of devices would mean for a job, pool by pool. Raises UnknownName."""
+    """Return the effect of each number of devices on a job, by pool. Raises UnknownName."""
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
     view = next((view for view in snapshot.jobs if view.name == job), None)
@@ -81,7 +81,7 @@ def ask_devices(context: PlanningContext, job: str) -> tuple[DeviceChoice, ...]:
 
 
 def ask_plan(context: PlanningContext) -> tuple[Plan, Snapshot]:
-    """Return the plan that the daemon would make now, and what it is made from."""
+    """Return the plan that the daemon would make now, and its input."""
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
         incumbent = plans.newest(tx)
@@ -89,7 +89,7 @@ def ask_plan(context: PlanningContext) -> tuple[Plan, Snapshot]:
 
 
 def ask_why(context: PlanningContext, job: str) -> Reason | None:
-    """Return why ``job`` does not start now; for one that is outbid, with the weight that would start it.
+    """Return why ``job`` does not start now, with the weight that would start it if other jobs have priority.
 
     None: it runs, or a plan made now would start it. Raises UnknownName for a job that is not open.
     """
@@ -121,10 +121,10 @@ def _added(
 
 
 def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
-    """Return, for those of the named jobs that no waiting will start, the reason.
+    """Return the reasons of those named jobs that will never start by waiting.
 
-    The dispatcher is asked about these jobs alone, as if their gates were open and their earliest start had come: it
-    names the first reason that applies, and those two come before the lasting ones.
+    The dispatcher plans each of these jobs alone, with open gates and without an earliest start, because it names the
+    first applicable reason and these two precede the lasting ones.
     """
     views = tuple(
         replace(view, gate=None, not_before=None, retry_at=None) for view in snapshot.jobs if view.name in names
@@ -134,9 +134,9 @@ def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
 
 
 def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
-    """Return, for those of the named jobs that no plan can finish before their deadline, what there is and is needed.
+    """Return available and required steps for those named jobs that no plan can finish before their deadline.
 
-    Each is planned alone, with its gate open, on all hours that nothing has used; other jobs only take from that.
+    Each is planned alone, with its gate open, on all unused hours; other jobs can only reduce these.
     """
     result: dict[str, Reason] = {}
     for view in snapshot.jobs:
@@ -156,7 +156,7 @@ def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
 
 
 def _steps_before(plan: Plan, view: JobView, deadline: int) -> int:
-    """Return what a plan trains of a job by ``deadline``; a session that goes on after it counts in proportion."""
+    """Return the steps of a job that a plan trains by ``deadline``; a session beyond it counts in proportion."""
     steps = 0.0
     for placement in plan.placements:
         share = min(1.0, (deadline - placement.start) / max(1, placement.end - placement.start))

@@ -1,6 +1,6 @@
-"""Queue: what people ask of jobs. Used by the CLI, with or without a running daemon.
+"""Requests about jobs, with or without a running daemon.
 
-These writes are not fenced by the lease: they are guarded by the job's old state, and the daemon reads them as facts.
+These writes are not fenced by the lease but guarded by the job's old state, and the daemon reads them as facts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from scheduler.store.jobs import JobRecord
 def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
     """Add jobs, whose code, lock and inputs are stored, to the end of the queue, all or none.
 
-    ``go_on`` lets one with the name of a removed job go on from what that one saved. Raises Refusal,
-    Refused.
+    With ``go_on`` a job with the name of a removed job resumes from its checkpoints. Raises Refusal, Refused.
     """
     with database.write() as tx:
         for spec in specs:
@@ -58,24 +57,24 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
 
 
 def _same_corpus(spec: JobSpec, before: JobSpec) -> JobSpec:
-    """Return a job that stays on the corpus of ``before``, unless its definition names a version."""
+    """Return the job with the corpus version of ``before``, unless its definition names one."""
     if spec.mixture is None or spec.mixture.corpus or before.mixture is None:
         return spec
     return replace(spec, mixture=replace(spec.mixture, corpus=before.mixture.corpus))
 
 
 def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecord:
-    """Hold a job; a running one saves, leaves and is then held."""
+    """Hold a job; a running job saves and ends its session first."""
     with database.write() as tx:
         record = jobs.get(tx, name)
         return _changed(tx, record, "hold", lambda state: arrows.ask_hold(state, by, why, now), now, by)
 
 
 def release(database: Database, name: str, now: int, by: str) -> JobRecord:
-    """Let a held, failed or cancelled job run again, with a fresh count of failures; withdraw what was only wished for.
+    """Requeue a held, failed or cancelled job with its failures reset; withdraw a pending hold or cancel.
 
-    A job that is done goes on where the checkpoint of its target step was lost, or where its stop rule ended it, which
-    is removed with that. Raises UnknownJob, and Refusal also when what a cancelled job saved is gone.
+    A done job continues if the checkpoint of its target step was lost, or if its stop rule ended it; the rule is then
+    removed. Raises UnknownJob, and Refusal, also if the checkpoints of a cancelled job are deleted.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -92,16 +91,16 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
 
 
 def retry(database: Database, name: str, now: int, by: str) -> JobRecord:
-    """Let a failed job, or one that waits after a failure, try again at once, with a fresh count of failures."""
+    """Requeue a failed job, or one that waits after a failure, at once, with its failures reset."""
     with database.write() as tx:
         record = jobs.get(tx, name)
         return _changed(tx, record, "retry", lambda state: arrows.retry(state, now), now, by, fresh=True)
 
 
 def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
-    """Take a job out of the queue, which frees its name; runs, hours and checkpoints stay. Returns it unchanged.
+    """Remove a job from the queue, which frees its name; runs, hours and checkpoints are kept. Returns it unchanged.
 
-    Raises UnknownJob, and Refusal while it has a session or another job waits for it.
+    Raises UnknownJob, and Refusal if it has a session or another job depends on it.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -126,7 +125,7 @@ def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
 
 
 def cancel(database: Database, name: str, now: int, by: str, why: str = "") -> JobRecord:
-    """Cancel a job; a running one saves and leaves first. Its checkpoints stay. The event keeps ``why``."""
+    """Cancel a job; a running job saves and ends its session first. Checkpoints are kept. The event has ``why``."""
     with database.write() as tx:
         record = jobs.get(tx, name)
         return _changed(tx, record, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by, why=why)
@@ -136,28 +135,28 @@ _STORED = {"code", "evaluation", "inputs", "mixture", "requirements"}  # of whic
 
 
 def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
-    """Let the next sessions of a job have other values of these fields. Raises UnknownJob, Refused."""
+    """Change fields of a job for its next sessions. Raises UnknownJob, Refused."""
     with database.write() as tx:
         if _STORED & set(fields):
             note(tx, replace(jobs.get(tx, name).spec, **fields))
         return jobs.change_spec(tx, name, now, by, **fields)
 
 
-# What a session was told at its launch; the plan alone uses the rest.
+# Fields that a session gets at its launch; the others are used by plans only.
 _OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step", "whole"}
 
 
-_OF_JUDGING = {"evaluation", "gates", "halving"}  # what a trained model is held to may change
+_OF_JUDGING = {"evaluation", "gates", "halving"}  # the requirements on a trained model may change
 
 
 def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:
-    """Give a job another definition; return it with the names of the fields that changed.
+    """Replace the definition of a job; return it with the names of the changed fields.
 
-    Raises UnknownJob, and Refusal for what its running session or its checkpoint contradicts.
+    Raises UnknownJob, and Refusal for changes that contradict its running session or its checkpoints.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
-        # A field whose stored number is out of its range is written again even when it reads the same.
+        # A field whose stored number is out of range is rewritten even if it reads the same.
         old = record.spec
         spec = _same_corpus(spec, old)
         if spec.halving is not None and old.halving is not None:  # people do not write whether it is still compared
@@ -171,7 +170,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         if _STORED & set(changed):
             note(tx, spec)
         record = jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written})
-        # Whoever wrote start_from did not write the gate that comes with it.
+        # The gate that start_from implies was not written by a person.
         return record, [field for field in changed if field != "gate" or "start_from" not in changed]
 
 
@@ -204,7 +203,7 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
 
 
 def _share_contradiction(tx: Connection, spec: JobSpec) -> str:
-    """Return why its share, or that of a job which shares with it, cannot be kept any more."""
+    """Return why the share of the job, or of a job that shares with it, becomes invalid; "" if it does not."""
     shares = {record.spec.name: record.spec.share for record in jobs.everything(tx)} | {spec.name: spec.share}
     mine = [name for name, share in shares.items() if share is not None and share.partner == spec.name]
     return next((problem for name in (spec.name, *mine) if (problem := wrong_share(name, shares))), "")
@@ -232,11 +231,11 @@ def _changed(
     return jobs.get(tx, name)
 
 
-# Corpus: which version of it a job trains on, and who trains on which.
+# Corpus versions of jobs.
 def take_up(database: Database, name: str, version: str, now: int, by: str, grace_seconds: int) -> JobRecord:
-    """Let the next sessions of a job train on a version of the corpus that is here; event ``job.changed``.
+    """Let the next sessions of a job train on another local version of the corpus; event ``job.changed``.
 
-    A session that runs keeps the one that it has until it is over. Raises UnknownJob, Refusal, Refused.
+    A running session keeps its version. Raises UnknownJob, Refusal, Refused.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -254,7 +253,7 @@ def take_up(database: Database, name: str, version: str, now: int, by: str, grac
 
 
 def jobs_by_version(tx: Connection) -> dict[str, list[str]]:
-    """Return the jobs of the queue by the version that they train on; under "" those without one yet."""
+    """Return the jobs of the queue by corpus version; "" for those without one yet."""
     result: defaultdict[str, list[str]] = defaultdict(list)
     for record in jobs.everything(tx):
         if record.spec.mixture is not None:

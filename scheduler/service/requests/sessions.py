@@ -1,4 +1,4 @@
-"""Sessions: what people ask of one run, with or without a running daemon: stop it, read what it printed."""
+"""Requests about one run, with or without a running daemon: stop it, declare it lost, read its output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _LINE_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The run as it is now, and whether the session has been told; if not, the daemon tells it."""
+    """The run, and whether its session has received the stop; if not, the daemon delivers it."""
 
     run: Run
     flag_written: bool
 
 
 def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int, by: str) -> StopAsked:
-    """Ask a run to save and leave; asking twice is as good as once. Raises UnknownRun, Refusal, Stale.
+    """Request that a run saves and ends; idempotent. Raises UnknownRun, Refusal, Stale.
 
-    The wish is committed first. The flag that payloads look for is written here too, so that it also works while no
-    daemon runs.
+    The request is committed first. The stop flag for the payload is written here too, so that it works without a
+    daemon.
     """
     with database.write() as tx:
         run = runs.get(tx, key)
@@ -66,7 +66,7 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLost:
-    """What it means to declare a run lost: until when it is charged (UTC seconds; None for an end of watching only)."""
+    """The effect of declaring a run lost: until when it is charged (UTC seconds; None: only the watching ends)."""
 
     run: Run
     ended: int | None
@@ -74,9 +74,9 @@ class DeclaredLost:
 
 
 def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
-    """Return what declaring a run lost would do; ``ended`` is the person's own word for its end.
+    """Return the effect of declaring a run lost; ``ended`` is the end that the person states.
 
-    By default it is charged until its last sign of life, or until the end of its reservation where it gave none. Raises
+    By default it is charged until its last sign of life, or without one until the end of its reservation. Raises
     UnknownRun, Refusal.
     """
     run = runs.get(tx, key)
@@ -100,7 +100,7 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
 
 
 def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, by: str) -> None:
-    """Record a person's word that a session is dead. The daemon ends its run by it, or stops watching for it."""
+    """Record that a person declared a session dead. The daemon then ends its run, or stops watching it."""
     if lost_run.ended is None:
         events.append(tx, DECLARED, lost_run.run.key, now, by, why=proof)
         events.append(tx, "session.left", lost_run.run.key, now, by, why=proof)
@@ -110,13 +110,13 @@ def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, b
 
 
 def unreachable(tx: Connection, run: Run) -> str:
-    """Return why a run's session cannot be reached now; "" where nothing is known of that."""
+    """Return why a run's session cannot be reached now; "" if no reason is known."""
     reasons = conditions.reasons(tx, conditions.RUN_POISONED) | conditions.reasons(tx, conditions.RUN_UNCLEAR)
     return reasons.get(run.key, conditions.reasons(tx, conditions.SILENT).get(run.pool, ""))
 
 
 def log_pieces(platform: Platform, key: str, offset: int = 0) -> Iterator[bytes]:
-    """Yield what the session has printed so far, from a byte on. Raises PlatformError."""
+    """Yield the output of the session so far, from a byte on. Raises PlatformError."""
     while True:
         read = 0
         for piece in platform.logs(key, offset, _PIECE_BYTES):
@@ -128,12 +128,12 @@ def log_pieces(platform: Platform, key: str, offset: int = 0) -> Iterator[bytes]
 
 
 def followed_log(database: Database, platform: Platform, key: str, pause: Callable[[], object]) -> Iterator[bytes]:
-    """Yield what the session prints until it has ended; ``pause`` waits between two looks."""
+    """Yield the output of the session until it has ended; ``pause`` waits between two requests."""
     offset = 0
     while True:
         with database.read() as tx:
             ended = isinstance(runs.get(tx, key).state, Ended)
-        # The state was read first: what is printed before a session ends is never missed.
+        # The state is read before the log, so output printed just before the end is not missed.
         for piece in log_pieces(platform, key, offset):
             offset += len(piece)
             yield piece
@@ -143,9 +143,9 @@ def followed_log(database: Database, platform: Platform, key: str, pause: Callab
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces' lines, each with its end but perhaps the last.
+    """Yield the lines of the pieces with their line ends; the last may have none.
 
-    A line longer than any that is meant for people comes in pieces, parted where a blank is, so that no word is torn.
+    Very long lines are split at blanks.
     """
     rest = b""
     for piece in pieces:
@@ -160,14 +160,14 @@ def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]:
-    """Yield the lines of one lane; where lanes share a session, the agent marks whose line is whose."""
+    """Yield the lines of one lane; in sessions with several lanes the agent marks each line."""
     lane = next((lane for lane in run.lanes if lane.index == index), None)
     if lane is None:
         listing = ", ".join(str(lane.index) for lane in run.lanes)
         raise Refusal(f"{run.key} has no lane {index}, only {listing}", remedy=f"See: schedctl runs show {run.key}")
     printed, agent = f"{lane.job}| ".encode(), f"[agent lane {index}] ".encode()
     if [other for other in run.lanes if other.begun_at is None] == [lane]:
-        # It was alone when it began, so its lines have no mark; those of jobs that continued after it have.
+        # It started alone, so its lines have no mark; those of later jobs in the session have one.
         later = [other for other in run.lanes if other is not lane]
         marks = [mark for other in later for mark in (f"{other.job}| ", f"[agent lane {other.index}] ")]
         yield from (line for line in lines(pieces) if not line.startswith(tuple(mark.encode() for mark in marks)))

@@ -1,4 +1,4 @@
-"""Stored: what jobs take from this machine, kept in the artifact store, and its fingerprint for approvals."""
+"""Stores what jobs need from this machine (code, packages, inputs) in the artifact store, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -48,37 +48,37 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 _OF_IMAGE = ("pools", "image", "image_python")
-_LOCKED_BY = (*_OF_IMAGE, "environment")  # beside the file of requirements
+_LOCKED_BY = (*_OF_IMAGE, "environment")  # beside the requirements file
 
 
 class StoredPlaces(Protocol):
-    """Where it is kept, and the pools whose Python its packages are locked for."""
+    """The stores, and the pools whose Python versions packages are locked for."""
 
     @property
     def database(self) -> Database:
-        """Where it is noted what is kept, and until when."""
+        """The database that records stored items and their expiry."""
 
     @property
     def artifacts(self) -> BlobStore:
-        """The artifact store, which may be opened when it is asked for."""
+        """The artifact store, which may be opened at the first access."""
 
     @property
     def pools(self) -> Mapping[str, Pool]:
         """All pools, by name."""
 
     def published(self) -> Published:
-        """Return what Kaggle holds and shows to our account. Raises PlatformError."""
+        """Return the inputs of Kaggle that our account can access. Raises PlatformError."""
 
     def hub_token(self) -> str:
-        """Return what opens repositories of the Hub, if anything. Raises ConfigError."""
+        """Return the token for the Hub, if any. Raises ConfigError."""
 
 
 def stored(
     places: StoredPlaces, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
 ) -> JobSpec:
-    """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
+    """Return a job with its code, lock and inputs stored; those of ``before`` from the same places are kept.
 
-    What no job names goes after ``delete_at``. ``say`` is called with what takes long. Raises CodeError,
+    Items that no job names are deleted at ``delete_at``. ``say`` is called before long steps. Raises CodeError,
     RequirementsError, TreeError, Refused, StoreError, ConfigError, OSError.
     """
 
@@ -90,7 +90,7 @@ def stored(
     old = before or replace(spec, code=None, requirements=None, inputs=(), evaluation=None)
     tests = [old.evaluation.test_set] if old.evaluation is not None else []
     earlier = {(one.name, one.source): one for one in (*old.inputs, *tests)}
-    if (wanted := spec.code) is not None:  # only then is the artifact store opened
+    if (wanted := spec.code) is not None:  # the artifact store is opened only if needed
         same = old.code is not None and (old.code.source, old.code.revision) == (wanted.source, wanted.revision)
         packed = old.code if same else keep_code(places.database, places.artifacts, wanted, delete_at)
         spec = replace(spec, code=packed)
@@ -105,11 +105,11 @@ def stored(
 
 
 def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec]:
-    """Return jobs with the digests of the code, the packages and the local inputs they have now. Nothing is stored.
+    """Return jobs with the present digests of code, packages and local inputs. Nothing is stored.
 
     Raises CodeError, RequirementsError, SecretsFound, TreeError, OSError.
     """
-    measure_code, measure_input = cache(_measure_code), cache(_measure_input)  # a sweep has the same for each job
+    measure_code, measure_input = cache(_measure_code), cache(_measure_input)  # the jobs of a sweep share them
     measured: list[JobSpec] = []
     for spec in specs:
         evaluation = spec.evaluation
@@ -134,8 +134,8 @@ def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec
 
 
 def fingerprint(specs: Sequence[JobSpec]) -> str:
-    """Return the digest of jobs that were measured or stored: their definitions and the bytes they take from here."""
-    # A speed is a guess, and may be measured again each time.
+    """Return the digest of measured or stored jobs: their definitions and the content from this machine."""
+    # A speed is an estimate that differs with each measurement.
     tables = [{key: value for key, value in table_of(spec).items() if key != "steps_per_hour"} for spec in specs]
     document = [{"job": table, "digests": dict(_digests(spec))} for table, spec in zip(tables, specs, strict=True)]
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()
@@ -146,7 +146,7 @@ def _digests(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield "packages", spec.requirements.digest if spec.requirements is not None else ""
     inputs = spec.inputs if spec.evaluation is None else (*spec.inputs, spec.evaluation.test_set)
     for item in inputs:
-        if not is_remote(item.source):  # what is elsewhere has a name of its own, and is pinned when it is stored
+        if not is_remote(item.source):  # remote sources are named, and pinned when they are stored
             yield f"input {item.name}", item.digest
 
 
@@ -163,7 +163,7 @@ def _measure_input(item: Input) -> Input:
     return replace(item, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
-# Code: a job's own files, taken when it is added, kept in the artifact store, and given back with what they made.
+# Code: a job's own files, packed when it is added, and stored so that they can be restored with its checkpoints.
 _PIECE_BYTES = 1 << 20
 
 
@@ -174,11 +174,11 @@ def keep_code(
     delete_at: int,
     heal: Callable[[str], None] | None = None,
 ) -> Code:
-    """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
+    """Store the present content of a folder or commit, unless it exists; return it with its digest.
 
-    With ``heal``, what is there is read; if it is damaged that is reported, and it is sent again. It is deleted after
-    ``delete_at`` if no job names it by then; without a database nothing notes that. The content is sent before the
-    listing. Raises CodeError, Refused, StoreError, OSError.
+    With ``heal`` existing objects are verified, and damaged ones are reported and sent again. It is deleted at
+    ``delete_at`` if no job names it by then, which only a database records. The content is sent before the listing.
+    Raises CodeError, Refused, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
         plain = Path(folder) / "plain"
@@ -202,7 +202,7 @@ def keep_code(
 
 
 def _damage(artifacts: BlobStore, digest: str, scratch: Path) -> str:
-    """Return what is wrong with code in the store; empty for none, also when it is not there. Raises StoreError."""
+    """Return the damage of code in the store; empty if there is none or the code is missing. Raises StoreError."""
     if artifacts.size(f"{code_prefix(digest)}/{LISTING}") is None:
         return ""
     try:
@@ -223,7 +223,7 @@ def _fetch_code(artifacts: BlobStore, digest: str, fetched: Path, fresh: Path) -
 def default_code(command: Sequence[str], file: Path | None) -> Code | None:
     """Return the code of a job that names none: the folder of its file, or the current one, if its command needs it.
 
-    That is so when one of its words is a file there; an empty folder, in which it would start else, has no such file.
+    It does if a word of the command is a file there; otherwise the command starts in an empty folder.
     """
     folder = (Path() if file is None else file.parent).resolve()
     words = [word for word in command if word and "{" not in word and not Path(word).is_absolute()]
@@ -231,7 +231,7 @@ def default_code(command: Sequence[str], file: Path | None) -> Code | None:
 
 
 def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, target: Path) -> str | None:
-    """Put the code that made a checkpoint into the new folder ``target``; return its digest, None when it had none.
+    """Restore the code of a checkpoint to the new folder ``target``; return its digest, None if it had no code.
 
     Raises Refusal, StoreError, OSError.
     """
@@ -253,13 +253,14 @@ def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, targ
     return digest
 
 
-# Environment: the packages that a job asks for, locked once for every pool that it may use, and kept in the store.
+# Environment: the required packages of a job, locked for every pool that it may use, and stored.
 def keep_lock(
     database: Database, artifacts: BlobStore, spec: JobSpec, pools: Mapping[str, Pool], delete_at: int
 ) -> Requirements | None:
-    """Lock what a job asks for, for each of its pools, and store that; return it with its digest.
+    """Lock the packages of a job for each of its pools and store the lock; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. Raises Refused, StoreError and as :func:`lock_packages`.
+    It is deleted at ``delete_at`` if no job names it by then. Raises Refused, StoreError and what :func:`lock_packages`
+    raises.
     """
     if spec.requirements is None:
         return None
@@ -273,9 +274,9 @@ def keep_lock(
 
 
 def lock_packages(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tuple[Requirements, bytes]:
-    """Lock what a job wants, for each of its pools; return it with its digest, and the lock. Nothing is stored.
+    """Lock the packages of a job for each of its pools; return them with their digest, and the lock. Nothing is stored.
 
-    Raises RequirementsError, OSError, and Misconfigured for a pool whose image cannot be.
+    Raises RequirementsError, OSError, and Misconfigured for a pool with an invalid image.
     """
     source = wanted.source
     demands = read_demands(Path(source))
@@ -312,7 +313,7 @@ def lock_packages(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]
 
 
 def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
-    """Return the pools that the job may use but for its lock, which has nothing for their Python."""
+    """Return the pools that the job could use if its lock had an entry for their Python."""
     if spec.requirements is None:
         return []
     locked = spec.requirements.targets
@@ -324,7 +325,7 @@ def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
     ]
 
 
-# Inputs: what a job is given besides its code, taken when it is added, and kept in the artifact store.
+# Inputs: data of a job besides its code, stored when it is added.
 def take_input(
     database: Database,
     artifacts: BlobStore,
@@ -336,13 +337,13 @@ def take_input(
     *,
     heal: bool = False,
 ) -> Input:
-    """Take an input as it is now and store it, unless the same is there; return it with its digest.
+    """Store the present content of an input, unless it exists; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
-    repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
-    again. Raises TreeError, SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
+    It is deleted at ``delete_at`` if no job names it by then. ``tell`` is called with the progress, ``hub_token`` is
+    for the Hub, ``published`` for inputs of Kaggle. With ``heal`` damaged objects are stored again. Raises TreeError,
+    SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
-    if wanted.kind in {HUB, MOUNTED}:  # its listing alone; who needs the files fetches them, or has them attached
+    if wanted.kind in {HUB, MOUNTED}:  # only the listing; sessions download the files or have them attached
         listing, pinned = _pin(wanted, hub_token, published)
         digest = hashlib.sha256(listing).hexdigest()
         with database.write() as tx:
@@ -362,9 +363,9 @@ def take_input(
 
 
 def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Path:
-    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched.
+    """Return a folder with the content of ``source``; a file is copied, and a bucket is downloaded.
 
-    What is of this machine is scanned. Raises SecretsFound.
+    Local content is scanned for secrets. Raises SecretsFound.
     """
     if source.startswith("s3:"):
         from platforms.artifacts.s3.store import fetch_folder  # it needs the extra for AWS
@@ -382,7 +383,7 @@ def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Pa
 
 
 def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Published]) -> tuple[bytes, Input]:
-    """Return the listing of a repository, as the Hub or Kaggle has it now, and the input with what it lists."""
+    """Return the present listing of a repository of the Hub or Kaggle, and the input pinned to it."""
     if wanted.kind == HUB:
         endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
         pinned = pin(wanted.source, endpoint.rstrip("/"), hub_token())
@@ -399,9 +400,9 @@ def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Pu
 
 
 def change_inputs(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:
-    """Let the next sessions of a job have these inputs, which are stored, in place of those of the same names.
+    """Replace inputs of a job by these stored inputs of the same names, for its next sessions.
 
-    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, Refused.
+    For a job with gates, ``set`` is the test set of its next evaluation. Raises UnknownJob, Refused.
     """
     with database.write() as tx:
         spec = jobs.get(tx, name).spec
