@@ -1,1 +1,1 @@
-"""This machine: what the doctor checks of it, and the program as a service of systemd."""
+"""The local machine: checks of the doctor, acceptance runs, and the program as a systemd service."""

@@ -1,6 +1,6 @@
-"""Acceptance: probes that settle what only an account can show, one after the other, through the pool's own adapter.
+"""Acceptance runs: probes that answer questions which only a real account can answer, through the pool's adapter.
 
-Each session is noted in a file before it is launched, so the next run finds and removes it whatever ended the last one.
+Each session is recorded in a file before its launch, so that the next run finds and removes it after any interruption.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ _T = TypeVar("_T")
 JOB, STATE = "acceptance", "state.json"
 _ANSWER_SECONDS, _ASK_SECONDS, _LONG_SECONDS = 600, 180, 1_800
 _PAUSE, _PAUSE_MAX = 0.05, 5.0
-_TICK_WALL_SECONDS = 1.1  # after it the clock shows another second
-_SLACK_SECONDS = 900  # beyond a session, for which its rights in the store last
+_TICK_WALL_SECONDS = 1.1  # longer than a second, so that the next session has another launch time
+_SLACK_SECONDS = 900  # added to the length of a session for its rights in the store
 _LOG_BYTES = 1 << 24
-_NAME_MIN = 4  # characters: shorter words among the options are no names
-_DATA = read_toml(shipped("acceptance.toml"))  # which explains the fields of all that it holds
+_NAME_MIN = 4  # characters; shorter options are not treated as names
+_DATA = read_toml(shipped("acceptance.toml"))  # the key that explains the other fields
 SITES = {name: SimpleNamespace(**{**_DATA["site"], **site}) for name, site in _DATA["sites"].items()}
 PROBES = [SimpleNamespace(**{**_DATA["probe"], **probe}) for probe in _DATA["probes"]]
 
 
 class ProbeTimeout(UserError):
-    """What was waited for did not come."""
+    """The expected state was not reached in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeFinding:
-    """What a probe found. ``facts`` are settings of the pool by name; None says that the assumed value is right."""
+    """The result of a probe. ``facts`` are settings of the pool by name; None: the assumed value is right."""
 
     verdict: Literal["as assumed", "differs", "open"]
     answer: str
@@ -82,21 +82,21 @@ class ProbeFinding:
 
 @dataclass(slots=True)
 class Trial:
-    """A session. ``called_at`` is when its launch was last tried, ``ran`` its seconds, known once it is cleaned up."""
+    """A session. ``called_at`` is the time of the last launch call, ``ran`` its seconds, known after its clean-up."""
 
     steps: int = 1
     seconds: int = 300  # at most
     small: bool = True
-    megabytes: int = 0  # that it prints
+    megabytes: int = 0  # lines that it prints
     options: dict[str, str] = field(default_factory=dict)
-    restore: str = ""  # the manifest that it continues from
+    restore: str = ""  # the manifest from which it resumes
     called_at: int = 0
     ran: int | None = None
 
 
 @dataclass(slots=True)
 class AcceptanceState:
-    """What outlives an interruption: when the unfinished run began (0: none), its sessions, and all newest findings."""
+    """The stored state: start of the unfinished run (0: none), its sessions, and the newest findings."""
 
     run: int = 0
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -105,9 +105,9 @@ class AcceptanceState:
 
 
 class Bench:
-    """Where the probes of a pool run, in one session at a time. ``budget`` is in seconds of quota and microdollars.
+    """Runs the probes of a pool, one session at a time. ``budget`` is in seconds of quota and microdollars.
 
-    What waits for the session raises ProbeTimeout and PlatformError.
+    Methods that wait for the session raise ProbeTimeout and PlatformError.
     """
 
     adapter: Platform
@@ -128,15 +128,15 @@ class Bench:
 
     @cached_property
     def idle(self) -> Platform:
-        """The adapter for calls outside of a session. Raises PlatformError."""
+        """The adapter for calls without a session. Raises PlatformError."""
         return self._adapter()
 
     def save(self) -> None:
-        """Write the state down."""
+        """Store the state."""
         write_whole(self.folder / STATE, json.dumps(asdict(self.state)), sync=True)
 
     def cost(self, trials: Iterable[Trial]) -> tuple[int, int]:
-        """Return what sessions cost, those that are not over at most: seconds of quota and microdollars."""
+        """Return the cost of the sessions, for live ones the maximum: seconds of quota and microdollars."""
         metered = money = 0
         for trial in trials:
             seconds = trial.seconds + self.pool.overrun_seconds if trial.ran is None else trial.ran
@@ -146,13 +146,13 @@ class Bench:
         return metered, money // 3_600
 
     def used(self) -> int | None:
-        """Return the seconds that the platform's own usage records show; None when it keeps none."""
+        """Return the used seconds by the platform's records; None if it has none."""
         readings = self.idle.read_quota(self.now) if self.idle.capabilities.reports_quota else ()
         used = [reading.used_seconds for reading in readings if isinstance(reading, QuotaReading)]
         return sum(used) if used else None
 
     def start(self, trial: Trial) -> None:
-        """Launch a session. Raises Refused, also when the budget does not allow it."""
+        """Launch a session. Raises Refused, also if the budget does not allow it."""
         most = self.cost([*self.state.trials.values(), trial])
         if any(cost > limit for cost, limit in zip(most, self.budget, strict=True)):
             raise Refused(self.pool.name, "launch", "the budget does not allow it", "Raise --budget", permanent=True)
@@ -161,7 +161,7 @@ class Bench:
         self.until(partial(self._launch, trial), "the launch", _LONG_SECONDS)
 
     def _launch(self, trial: Trial) -> bool:
-        """Call the platform, which may be repeated; False: it still prepares the launch."""
+        """Call the platform, idempotently; return False while it prepares the launch."""
         trial.called_at = self.now
         self.save()
         deadline, devices = trial.called_at + trial.seconds, 0 if trial.small else self.pool.devices_per_session
@@ -176,7 +176,7 @@ class Bench:
         return True
 
     def _document(self, trial: Trial, deadline: int, devices: int) -> dict[str, Any]:
-        """Return what the session is to do: the script of acceptance.toml in its own folder, with an input."""
+        """Return the launch document of a session: the script of acceptance.toml as its code, with an input."""
         store, clock, run, lane = self.base.artifacts, self.base.clock, f"runs/{self.key}", _DATA["lane"]
         store.put(f"{lane['data']}/input.txt", b"input\n")
         code = code_prefix(keep_code(None, store, Code(str(shipped("own_folder"))), 0).digest)
@@ -205,7 +205,7 @@ class Bench:
         }
 
     def _adapter(self, trial: Trial | None = None) -> Platform:
-        """Return an adapter with the options of a session, or with those of all. Raises PlatformError."""
+        """Return an adapter with the options of one session, or with common options. Raises PlatformError."""
         options, dropped = dict(self.site.every), ()
         if trial:
             own, dropped = (self.site.small, self.site.dropped) if trial.small else (self.site.full, ())
@@ -214,7 +214,7 @@ class Bench:
         return Guarded(app.platform(name), name, redact=app.redact, stopwatch=stopwatch, note=lambda *_: None)
 
     def until(self, look: Callable[[], _T | None], what: str, seconds: int = _ANSWER_SECONDS) -> _T:
-        """Return what ``look`` returns once that is something; no answer is nothing."""
+        """Call ``look`` until it returns a value other than None, and return it; no answer counts as None."""
         ends, pause = self.now + seconds, _PAUSE
         while True:
             with suppress(Unreachable):
@@ -226,16 +226,16 @@ class Bench:
             pause = min(_PAUSE_MAX, 1.5 * pause)
 
     def find(self, wanted: Callable[[Observed], bool] = lambda _: True) -> Observed | None:
-        """Return the session as the platform reports it now, if that is what is ``wanted``."""
+        """Return the session as reported by the platform if ``wanted`` accepts it, else None."""
         observed = self.adapter.find([self.key], self.now).get(self.key)
         return observed if observed and wanted(observed) else None
 
     def over(self, seconds: int) -> Observed:
-        """Return the session once the platform proves that it has ended."""
+        """Wait until the platform proves that the session has ended, and return it."""
         return self.until(partial(self.find, lambda one: one.state is SessionState.ENDED), "the end", seconds)
 
     def output_with(self, words: str) -> str:
-        """Return the output once it holds ``words``."""
+        """Wait until the output contains ``words``, and return it."""
 
         def look() -> str:
             self.find()
@@ -245,7 +245,7 @@ class Bench:
         return self.until(look, f"{words!r} in the log")
 
     def ask(self) -> str:
-        """Ask the session to save and leave, and return how."""
+        """Ask the session to save and end; return the way in which it was asked."""
         able = partial(self.find, lambda one: one.stop_channel is not StopChannel.NONE)
         channel = self.until(able, "a way to ask for the end", _ASK_SECONDS).stop_channel
         if channel is StopChannel.PLATFORM:
@@ -255,7 +255,7 @@ class Bench:
         return channel
 
     def clean(self) -> None:
-        """End and remove every session that may be left; after an error call it again."""
+        """End and remove all sessions; may be repeated after an error."""
         for key, trial in self.state.trials.items():
             if trial.ran is None:
                 self.key, self.adapter = key, self._adapter(trial)
@@ -266,9 +266,9 @@ class Bench:
                 self.save()
 
     def _ended(self, trial: Trial) -> list[Observed | None]:
-        """Return the session if it is over, None for one that never was; nothing yet if it has to be stopped."""
+        """Return the ended session, or None if it never existed; a live one is stopped first."""
         observed = self.find()
-        if observed is None:  # it may be launched, and not visible yet
+        if observed is None:  # it may be launched but not visible yet
             return [None] if self.now >= trial.called_at + self.adapter.capabilities.visibility_seconds else []
         if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
             return [observed]
@@ -276,8 +276,8 @@ class Bench:
         return []
 
     def sweep(self) -> None:
-        """Remove what belongs to no session any more: uploads, and this run's part of the artifact store."""
-        for _ in range(2):  # what is known by its name alone goes with the second look
+        """Remove uploads without a session, and this run's objects of the artifact store."""
+        for _ in range(2):  # items known by name only are removed by the second call
             threading.Event().wait(_TICK_WALL_SECONDS)
             self.idle.sweep(list(self.state.trials), self.now)
         for key in list(self.base.artifacts.keys("")):
@@ -286,7 +286,7 @@ class Bench:
 
 @contextmanager
 def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], None]) -> Iterator[Bench]:
-    """Hold the bench of a pool against other processes. Raises AlreadyRunning."""
+    """Lock the acceptance run of a pool against other processes. Raises AlreadyRunning."""
     folder = app.settings.state_dir / JOB / pool
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with closing(FileLock(folder / "lock")):
@@ -294,7 +294,7 @@ def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], No
 
 
 def conclude(bench: Bench, state_dir: Path) -> dict[str, Any]:
-    """End a run: write its result, as JSON and as a page, and the facts that follow; return the result."""
+    """Finish a run: write its result as JSON and as a page, and the resulting facts; return the result."""
     state, pool, date = bench.state, bench.pool, _day(bench.now)
     facts, answers = read_facts(state_dir), []
     for probe in PROBES:
@@ -335,7 +335,7 @@ def _section(answer: Mapping[str, Any]) -> ReportSection:
 
 
 def shared(result: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return a result as JSON without ``names``, numbers of accounts, and what checks of credentials said."""
+    """Return a result as JSON without ``names``, account numbers, and answers of credential checks."""
     hidden = {"answer": "", "evidence": {}}
     answers = [answer | hidden if answer["name"] == "account" else answer for answer in result["answers"]]
     text = json.dumps({**result, "answers": answers}, indent=1)
@@ -345,14 +345,14 @@ def shared(result: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest result in the folder of a pool; None when there is none that can be read."""
+    """Return the newest readable result in the folder of a pool; None if there is none."""
     with suppress(OSError, ValueError):
         return dict(json.loads(max(folder.glob("????-??-??.json")).read_text()))
     return None
 
 
 def check(folder: Path, now: int) -> Checked:
-    """Return what the newest acceptance of a pool showed, and how old it is."""
+    """Return the finding of the doctor on the newest acceptance run of a pool, and its age."""
     result = newest(folder) or {"answers": [], "at": 0, "date": ""}
     counts = Counter(answer["verdict"] for answer in result["answers"])
     words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
@@ -361,9 +361,9 @@ def check(folder: Path, now: int) -> Checked:
     return Checked("ok" if good else "warning", words, "" if good else f"Read {folder / result['date']}.md")
 
 
-# How each probe of acceptance.toml finds its answer.
-_LATE_SECONDS = 60  # of a log, and between a bill and our own count
-_STOP_SECONDS = 110  # less than until a stop that is not obeyed becomes another one
+# The functions of the probes in acceptance.toml.
+_LATE_SECONDS = 60  # tolerance in a log, and between a bill and the ledger
+_STOP_SECONDS = 110  # shorter than the time after which an ignored stop is escalated
 _MORE_STEPS = 20
 
 
@@ -373,7 +373,7 @@ def _finding(probe: Any, answer: str, evidence: Mapping[str, Any], *, holds: obj
 
 
 def _account(bench: Bench, probe: Any) -> ProbeFinding:
-    """Ask what doctor asks of the platform."""
+    """Run the doctor's check of the platform."""
     checks = examine(checkup(bench.pool.platform, bench.pool.options, os.environ, real_now(), probe=False))
     bad = [f"{name}: {checked.found}. {checked.remedy}" for name, checked in checks.items() if checked.grade == "bad"]
     evidence = {name: f"{checked.grade}: {checked.found}" for name, checked in checks.items()}
@@ -381,16 +381,16 @@ def _account(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def _books(bench: Bench, probe: Any) -> ProbeFinding:
-    """Ask for what is used, and for live sessions of ours that are unknown."""
+    """Read the usage records, and list unknown live sessions of ours."""
     used = bench.used()
     live = len(bench.idle.orphans((), bench.now)) if bench.idle.capabilities.finds_orphans else 0
     return _finding(probe, f"used: {used} s; unknown sessions: {live}", {"used": used, "live": live}, holds=not live)
 
 
 def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, Any]:
-    """Let a session run to its end, ended in a way if one is meant, and return what it showed; times are in seconds.
+    """Run a session to its end, stopped in a certain way if required, and return its measurements; times in seconds.
 
-    Raises ProbeTimeout when it does not start, and PlatformError. What does not come after that is ``missing``.
+    Raises ProbeTimeout if it does not start, and PlatformError. Later states that are not reached are ``missing``.
     """
     before, trial = bench.used(), replace(Trial(**probe.trial), **changes)
     bench.start(trial)
@@ -418,7 +418,7 @@ def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, An
 
 
 def _session(bench: Bench, probe: Any) -> ProbeFinding:
-    """Let a session run and end as the probe says, and judge what it showed by the probe's own measure."""
+    """Run a session as the probe specifies, and return the finding by the probe's criterion."""
     evidence = _trained(bench, probe, probe.act)
     names = ("missing", "devices", "asked", "bytes", "ran", "billed", "detail")
     answer = ", ".join(f"{name}: {evidence[name]}" for name in names if evidence.get(name) is not None)
@@ -446,15 +446,15 @@ def _within(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def _mounts(bench: Bench, probe: Any) -> ProbeFinding:
-    """Look where the small session saw its inputs."""
+    """Return where the small session found its inputs."""
     paths = _small_session(bench)["mounts"]
     return _finding(probe, ", ".join(paths) or "at no known place", {"paths": paths}, holds=paths)
 
 
 def _job(bench: Bench, probe: Any) -> ProbeFinding:
-    """Stop a job, bring home what it left, continue it in another session, and compare the bills of both.
+    """Stop a job, fetch its checkpoint, resume it in another session, and compare the bills of both.
 
-    Where sessions do not see that they are asked to stop, the first one ends by itself.
+    If sessions cannot see stop requests, the first one ends by itself.
     """
     store, manifests, heard = bench.base.artifacts, f"jobs/{JOB}/manifests/", bench.state.findings.get("stop-flag")
     older, deaf = set(store.keys(manifests)), heard is not None and heard.verdict == "differs"
@@ -484,7 +484,7 @@ _RUNNERS = {
 
 
 def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> None:
-    """Run the probes that this run has not done yet, or all ``again``. Clean up after each, and before the first."""
+    """Run the remaining probes of this run, or all ``again``; clean up before the first and after each."""
     state = bench.state
     bench.clean()
     if not state.run:
@@ -517,7 +517,7 @@ def _run_probe(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def try_session(app: App, pool: str) -> Checked:
-    """Run a small session, and return what came of it."""
+    """Run a small session and return its findings."""
     with opened(app, pool, (3_600, 1_000_000), lambda _: None) as bench:
         run_probes(bench, [probe for probe in PROBES if probe.name == "session"], again=True)
         finding = bench.state.findings["session"]

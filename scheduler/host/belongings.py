@@ -1,4 +1,4 @@
-"""Belongings: what this machine has that training could use: GPUs, a cluster, accounts, its zone and address."""
+"""Detection of what training can use on this machine: GPUs, a Slurm cluster, accounts, time zone and address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ZONE_FILES = Path("/usr/share/zoneinfo")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device: its name, and its memory in GiB, rounded down to half a one."""
+    """One GPU: its name, and its memory in GiB, rounded down to 0.5."""
 
     name: str
     memory_gib: float
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """What was found; empty where nothing was. ``kaggle`` and ``aws`` say where the credentials are, never what."""
+    """The findings, empty if there are none. ``kaggle`` and ``aws`` are places of credentials, never their values."""
 
     gpus: tuple[Gpu, ...]
     kaggle: str
@@ -45,7 +45,7 @@ class Belongings:
 
 
 def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
-    """Look around; no network is used but the cluster's own, where Slurm is installed."""
+    """Return the findings; only Slurm, if installed, uses the network."""
     mail = _answer(_ASK_MAIL).strip()
     return Belongings(
         gpus_of(_answer(_ASK_GPUS)),
@@ -58,7 +58,7 @@ def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/l
 
 
 def gpus_of(answer: str) -> tuple[Gpu, ...]:
-    """Read what nvidia-smi says, ``NVIDIA H100, 81559`` a line; lines that cannot be are passed over."""
+    """Parse the output of nvidia-smi, lines such as ``NVIDIA H100, 81559``; invalid lines are skipped."""
     gpus = []
     for line in answer.splitlines()[:_GPUS_MAX]:
         name, _, memory = (part.strip() for part in line.rpartition(","))
@@ -68,7 +68,7 @@ def gpus_of(answer: str) -> tuple[Gpu, ...]:
 
 
 def _answer(command: Sequence[str]) -> str:
-    """Return what a command prints; nothing when it is not there, fails or hangs."""
+    """Return the output of a command; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
@@ -93,7 +93,7 @@ def _aws(environ: Mapping[str, str], home: Path) -> str:
 
 
 def _slurm(environ: Mapping[str, str]) -> tuple[SlurmNodes, ...]:
-    """Return the nodes of a cluster that this machine is a login node of; none when no controller answers in time."""
+    """Return the nodes of the Slurm cluster of this login node; empty if no controller answers in time."""
     if not shutil.which("sinfo"):
         return ()
     conf = environ.get("SLURM_CONF", "")
@@ -105,7 +105,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[SlurmNodes, ...]:
 
 
 def _zone(local_time: Path) -> str:
-    """Return the zone that the machine's local time is a link to; UTC when it says none."""
+    """Return the time zone of this machine, UTC if unknown."""
     try:
         name = str(local_time.resolve().relative_to(_ZONE_FILES))
         ZoneInfo(name)

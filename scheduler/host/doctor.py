@@ -1,4 +1,4 @@
-"""Doctor: independent checks of everything the scheduler stands on, each with what to do about it."""
+"""The doctor: independent checks of everything that the scheduler needs, each with a remedy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FREE_BYTES_WANTED = 1 << 30
 _FREE_BYTES_NEEDED = 1 << 26
 _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
-_NOBODY = "doctor-probe"  # a model that no target has
+_NOBODY = "doctor-probe"  # a model name that no target has
 _REMEDY = "Look at the settings: schedctl config show report"
 _UNITS = (Path("/etc/systemd/system"), Path("~/.config/systemd/user"))
 _HANDED_OVER = re.compile(r"^LoadCredential(?:Encrypted)?=([A-Z][A-Z0-9_]*):", re.MULTILINE)
@@ -56,17 +56,17 @@ _HANDED_OVER = re.compile(r"^LoadCredential(?:Encrypted)?=([A-Z][A-Z0-9_]*):", r
 def examine(
     checks: Mapping[str, Callable[[], Checked]], deadline_seconds: float = DEADLINE_SECONDS
 ) -> dict[str, Checked]:
-    """Run all checks at once and return what each found, in the given order.
+    """Run all checks in parallel and return their findings in the given order.
 
-    A check that fails is a bad finding, and so is one without an answer after ``deadline_seconds`` (real time); it is
-    left behind in its thread.
+    A check that raises an error is a bad finding, as is one without an answer after ``deadline_seconds`` (real time),
+    whose thread is abandoned.
     """
     answers: dict[str, SimpleQueue[Checked]] = {name: SimpleQueue() for name in checks}
 
     def work(name: str, check: Callable[[], Checked]) -> None:
         try:
             finding = check()
-        except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
+        except Exception as error:  # noqa: BLE001 - a check that fails is a finding
             finding = finding_of(error, "See docs/cli.md, doctor")
         answers[name].put(finding)
 
@@ -84,11 +84,11 @@ def examine(
 
 
 def check_database(database: Database) -> Checked:
-    """Read the database and write-lock it for a moment."""
+    """Read the database and take its write lock for a moment."""
     with database.read() as tx:
         live = runs.live(tx)
     with database.write():
-        pass  # the lock is held for moments only, and the disk can be written
+        pass  # the write lock is free, and the disk is writable
     return Checked("ok", f"{database.where}, runs that are live: {len(live)}")
 
 
@@ -102,7 +102,7 @@ def check_daemon(database: Database) -> Checked:
 
 
 def check_disk(folder: Path) -> Checked:
-    """Look at the room where database and checkpoints go."""
+    """Check the free space for database and checkpoints."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK):
         return Checked("bad", f"{there} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}")
@@ -126,7 +126,7 @@ def check_store(artifacts: BlobStore) -> Checked:
 
 
 def check_clock(artifacts_now: float, real_now: float) -> Checked:
-    """Compare this machine's clock with the one that stamps files of the store; all in real UTC seconds."""
+    """Compare the clock of this machine with the time stamps of the store; in real UTC seconds."""
     off = round(artifacts_now - real_now)
     if abs(off) > _CLOCK_SLACK_SECONDS:
         why = f"the disk's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} this machine's"
@@ -135,7 +135,7 @@ def check_clock(artifacts_now: float, real_now: float) -> Checked:
 
 
 def check_platform(load: Callable[[], Platform], now: int) -> Checked:
-    """Load an adapter and ask it for nothing, which a working one answers."""
+    """Load an adapter and send an empty query."""
     try:
         load().find([], now)
     except PlatformError as error:
@@ -144,7 +144,7 @@ def check_platform(load: Callable[[], Platform], now: int) -> Checked:
 
 
 def check_names() -> Checked:
-    """See that no other distribution brings packages of our names."""
+    """Check that no other distribution has packages with our names."""
     owners = packages_distributions()
     foreign = {
         name: sorted(set(owners.get(name, [])) - {OUR_DISTRIBUTION})
@@ -158,7 +158,7 @@ def check_names() -> Checked:
 
 
 def finding_of(error: Exception, remedy: str) -> Checked:
-    """Return an error as a finding, its own remedies apart from its reasons; ``remedy`` is for an error without one."""
+    """Return an error as a finding with reasons and remedies; ``remedy`` is used for errors without one."""
     if problems := getattr(error, "problems", ()):
         listing = "; ".join(str(replace(problem, remedy="")) for problem in problems)
         remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
@@ -168,7 +168,7 @@ def finding_of(error: Exception, remedy: str) -> Checked:
 
 
 def check_price(pool: Pool, now: float) -> Checked:
-    """Judge how old a pool's price is; ``now`` is real UTC seconds. What costs money should have a budget in money."""
+    """Check the age of a pool's price, and that a pool with a price has a budget; ``now`` is real UTC seconds."""
     price = f"${pool.price_microdollars_per_hour / 1_000_000:.4f} an hour"
     bounded = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
     remedy = "Look it up in the platform's price list and write price_per_hour and as_of"
@@ -186,7 +186,7 @@ def check_price(pool: Pool, now: float) -> Checked:
 
 
 def check_target(at: ServedAt, models: list[str]) -> Checked:
-    """Open a target and ask what it serves of the models, or of one that does not exist. Raises TargetError."""
+    """Open a target and query what it serves for the models, or for an unknown one. Raises TargetError."""
     target = at.open()
     servings = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
     there = {model: serving for model, serving in servings.items() if serving.version is not None}
@@ -196,7 +196,7 @@ def check_target(at: ServedAt, models: list[str]) -> Checked:
     return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
 
 
-# Whether messages would reach people. Servers are greeted and logged in to; nothing is sent.
+# Checks of message channels: connection and login only; nothing is sent.
 def channel_check(channel: Channel) -> Callable[[], Checked]:
     """Return the check of a configured channel."""
     match channel:
@@ -209,12 +209,12 @@ def channel_check(channel: Channel) -> Callable[[], Checked]:
 
 
 def no_channel() -> Checked:
-    """Return what it means that no channel is configured: no fault, but no message is sent."""
+    """Return the finding for no configured channel: no error, but no message is sent."""
     return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
 
 
 def check_mail(channel: EmailChannel) -> Checked:
-    """Greet the mail server, encrypt and log in as a message would."""
+    """Connect to the mail server, encrypt and log in, as for a message."""
     where = f"{channel.host}:{channel.port}"
     try:
         with channel.opened() as server:
@@ -231,7 +231,7 @@ def check_mail(channel: EmailChannel) -> Checked:
 
 
 def check_slack(channel: SlackChannel) -> Checked:
-    """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
+    """Check the token with Slack; of a webhook only the form can be checked without sending a message."""
     if channel.webhook:
         if not channel.webhook.startswith("https://"):
             return Checked("bad", "the webhook's address does not begin with https://", _REMEDY)
@@ -253,9 +253,9 @@ def check_slack(channel: SlackChannel) -> Checked:
     return Checked("ok", details)
 
 
-# Whether each secret that an open job names is there, as far as this user can tell.
+# Checks that the secrets of open jobs exist, as far as this user can see.
 def trouble(app: App, name: str) -> Problem | None:
-    """Return what is wrong with a secret; None for nothing, or when the service gets it from where we may not look."""
+    """Return the problem of a secret; None for none, or if the service gets it from a place that we cannot read."""
     try:
         app.read_secret(name)
     except ConfigError as error:
@@ -264,7 +264,7 @@ def trouble(app: App, name: str) -> Problem | None:
 
 
 def check_secrets(app: App) -> Checked:
-    """Look for what the daemon has to give; what sessions ask their platform for only they can look for."""
+    """Check the secrets that the daemon provides; secrets that sessions read from a platform cannot be checked here."""
     with app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx, {"queued", "active", "held"})]
     wanted: dict[str, list[str]] = {}
@@ -282,18 +282,18 @@ def check_secrets(app: App) -> Checked:
 
 
 def _handed_over() -> set[str]:
-    """Return the secrets that the installed service gets from its manager; nothing inside that service itself."""
+    """Return the secrets that systemd passes to the installed service; empty inside the service itself."""
     result: set[str] = set()
     for units in _UNITS if not os.environ.get(VARIABLE) else ():
         try:
             text = (units.expanduser() / f"{MAIN}.d" / "credentials.conf").read_text(encoding="utf-8")
-        except (OSError, RuntimeError, UnicodeDecodeError):  # nothing installed, no home, or not for us to read
+        except (OSError, RuntimeError, UnicodeDecodeError):  # not installed, no home, or not readable
             continue
         result.update(_HANDED_OVER.findall(text))
     return result
 
 
-# Doctor: what of this machine the scheduler needs: libraries of the right versions, and the service manager.
+# Checks of this machine: versions of libraries, the service, sandbox and privacy.
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?(?P<bounds>[^;]*)(;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"
 )
@@ -302,7 +302,7 @@ _BOOTED = Path("/run/systemd/system")
 
 
 def check_versions(extras: Collection[str]) -> Checked:
-    """Compare the installed libraries of the core and of ``extras`` with the versions this release was tested with."""
+    """Compare the installed libraries of the core and of ``extras`` with the tested versions."""
     versions, wrong, missing = [], [], set()
     for line in requires(OUR_DISTRIBUTION) or ():
         match = _REQUIREMENT.match(line)
@@ -327,7 +327,7 @@ def check_versions(extras: Collection[str]) -> Checked:
 
 
 def check_plugin(platform: str) -> Checked:
-    """Load a platform that another package brings; a shipped one of the same name is the one that counts."""
+    """Load a platform of another package; a shipped one of the same name has priority."""
     words = " and ".join(map(plugin.source, plugin.offered()[platform]))
     if platform in shipped():
         return Checked("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
@@ -339,7 +339,7 @@ def check_plugin(platform: str) -> Checked:
 
 
 def check_service() -> Checked:
-    """Ask systemd about the daemon's unit, where there is a systemd."""
+    """Check the daemon's unit if there is systemd."""
     if not _BOOTED.is_dir():
         return Checked("ok", "this machine has no systemd; the daemon runs in the foreground")
     try:
@@ -355,7 +355,7 @@ def check_service() -> Checked:
 
 
 def check_sandbox() -> Checked:
-    """Try the sandbox for code that models write. Only scorers that run such code need one, and refuse without it."""
+    """Try the sandbox for generated code. Only scorers that run such code need it, and refuse to run without it."""
     from jobs.payload.scorers.sandbox.confine import SandboxMissing
     from jobs.payload.scorers.sandbox.sandbox import check_sandbox as tried
 
@@ -366,9 +366,9 @@ def check_sandbox() -> Checked:
 
 
 def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Problem] = ()) -> Checked:
-    """See that no other user can read the database, the lock and what sessions left, nor secrets in the settings.
+    """Check that other users cannot read the database, the lock, files of sessions, and secrets in the settings.
 
-    ``exposed`` are the settings whose secrets others may read.
+    ``exposed`` are the settings whose secrets others can read.
     """
     if exposed:
         return Checked("warning", f"{exposed[0].file}: {exposed[0].key}: {exposed[0].why}", exposed[0].remedy)
@@ -385,7 +385,7 @@ def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Prob
 
 
 def _others(place: Path) -> int:
-    """Return the rights that others have; none where there is nothing."""
+    """Return the permissions of other users on a file; 0 if it does not exist."""
     try:
         return place.stat().st_mode & (stat.S_IRWXO | stat.S_IRWXG)
     except OSError:
@@ -393,7 +393,7 @@ def _others(place: Path) -> int:
 
 
 def check_isolation() -> Checked:
-    """Try whether local sessions can be kept from the files of the daemon."""
+    """Check whether local sessions can be isolated from the files of the daemon."""
     if why := obstacle():
         warning = f"local sessions can read credentials and write the database and other jobs' objects: {why}"
         return Checked("warning", warning, REMEDY)
@@ -401,7 +401,7 @@ def check_isolation() -> Checked:
 
 
 def check_runner(address: str) -> Checked:
-    """See that the service manager waits where local sessions are started; connecting starts nothing."""
+    """Check the socket at which the service manager starts local sessions; connecting starts nothing."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
             caller.settimeout(5)
@@ -413,7 +413,7 @@ def check_runner(address: str) -> Checked:
 
 
 def _within(installed: str, bounds: str) -> bool:
-    """Return whether a version keeps lower and upper bounds; of pre-releases only the numbers count."""
+    """Return whether a version is within bounds; of pre-releases only the numbers count."""
     version = _numbers(installed)
     return all(
         version >= _numbers(limit) if sign == ">=" else version < _numbers(limit)

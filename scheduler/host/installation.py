@@ -1,7 +1,7 @@
-"""Installation: what makes this program a service of systemd, as a list of steps that can be shown before it is done.
+"""Installation as a systemd service, as a list of steps that can be displayed before they are carried out.
 
-The units lie in systemd/, in a wheel below scheduler/, with @NAMES@ where machines differ. What a person changes goes
-into drop-ins, so that installing again after an upgrade replaces the units and keeps the changes.
+The units are in systemd/ (in a wheel below scheduler/), with @NAMES@ for values of the machine. Changes by a person
+belong into drop-ins, so that an installation after an upgrade replaces the units and keeps the changes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MAIN, WEB, SOCKET, SESSION = "uff-scheduler.service", "uff-web.service", "uff-lo
 STATE = Path("/var/lib/uff-scheduler")
 FOLDER = Path("/etc/uff-scheduler")
 _PACKAGE = Path(scheduler.__file__).parent
-# In a work tree the units have a folder of their own, beside the package.
+# In a work tree the units are in a separate folder beside the package.
 _TEMPLATES = (_PACKAGE if (_PACKAGE / "systemd").is_dir() else _PACKAGE.parent) / "systemd"
 _CREDENTIAL = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ENCRYPTED = ".cred"
-_OF_WEB = ("web", "web-actions")  # no other unit gets these
+_OF_WEB = ("web", "web-actions")  # for this unit only
 _FOR_WEB = ("database_url", *_OF_WEB)
 _HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
 
 
 class ServiceRefused(Refusal):
-    """The service cannot be installed or asked in the present state."""
+    """The service cannot be installed or queried in the present state."""
 
     def __init__(self, why: str, remedy: str, *, needs_root: bool = False) -> None:
         super().__init__("no service", why, remedy)
@@ -41,7 +41,7 @@ class ServiceRefused(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class FileWrite:
-    """Write a file; one that is there stays as it is when ``keep`` is set."""
+    """Write a file; with ``keep`` an existing one is not changed."""
 
     path: Path
     text: str
@@ -50,7 +50,7 @@ class FileWrite:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
 
     path: Path
 
@@ -67,10 +67,10 @@ Step = FileWrite | Remove | CommandRun
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What differs between machines.
+    """The values of an installation that differ between machines.
 
-    ``folder`` holds settings and credentials, ``units`` the units. ``writable`` are folders besides the state folder
-    that the settings name. ``root`` is another root folder to write to, for images.
+    ``folder`` is that of settings and credentials, ``units`` that of the units. ``writable`` are the folders in the
+    settings besides the state folder. ``root`` is another root folder to write to, for images.
     """
 
     python: Path
@@ -85,17 +85,17 @@ class Installation:
     root: Path = Path("/")
 
     def at(self, path: Path) -> Path:
-        """Return where ``path`` lies below ``root``."""
+        """Return ``path`` below ``root``."""
         return self.root / path.relative_to("/")
 
     @property
     def systemctl(self) -> tuple[str, ...]:
-        """The command that talks to the right manager."""
+        """The systemctl command for the system or user manager."""
         return ("systemctl", "--user") if self.user else ("systemctl",)
 
 
 def install_steps(place: Installation, *, start: bool) -> list[Step]:
-    """Return what installs, or brings up to date, and with ``start`` (re)starts. Raises ServiceRefused."""
+    """Return the steps that install or update, and with ``start`` (re)start, the service. Raises ServiceRefused."""
     names = [MAIN, SOCKET, SESSION, *([WEB] if place.web else [])]
     steps: list[Step] = [FileWrite(place.config, _filled(place, "config.toml"), keep=True)]
     steps += [FileWrite(place.units / name, _filled(place, f"user/{name}" if place.user else name)) for name in names]
@@ -107,7 +107,7 @@ def install_steps(place: Installation, *, start: bool) -> list[Step]:
         steps.append(FileWrite(sysusers, _filled(place, "sysusers.conf")))
         steps.append(FileWrite(tmpfiles, _filled(place, "tmpfiles.conf") + folders))
     if place.root != Path("/"):
-        return steps  # an image has no manager to talk to: its own enables and starts the units
+        return steps  # an image has no running manager; its own will enable and start the units
     if not place.user:
         steps += [
             CommandRun(("systemd-sysusers", str(sysusers))),
@@ -116,13 +116,13 @@ def install_steps(place: Installation, *, start: bool) -> list[Step]:
     services = (MAIN, WEB) if place.web else (MAIN,)
     steps += [CommandRun((*place.systemctl, "daemon-reload")), CommandRun((*place.systemctl, "enable", *services))]
     if start:
-        # The socket may keep on waiting; sessions that run are not touched by a restart of the daemon.
+        # The socket need not restart; running sessions are not affected by a restart of the daemon.
         steps += [CommandRun((*place.systemctl, "start", SOCKET)), CommandRun((*place.systemctl, "restart", *services))]
     return steps
 
 
 def uninstall_steps(place: Installation) -> list[Step]:
-    """Return what stops the service and removes its units; settings, state and the user stay, sessions go on."""
+    """Return the steps that stop the service and remove its units; settings, state, user and sessions are kept."""
     there = [name for name in (MAIN, WEB, SOCKET) if place.at(place.units / name).exists()]
     steps: list[Step] = []
     if there and place.root == Path("/"):
@@ -137,7 +137,7 @@ def uninstall_steps(place: Installation) -> list[Step]:
 
 
 def carry_out(steps: Iterable[Step], place: Installation) -> None:
-    """Do the steps. Raises ServiceRefused with what a command said, and OSError."""
+    """Carry out the steps. Raises ServiceRefused with the message of a failed command, and OSError."""
     for step in steps:
         match step:
             case FileWrite(path=path, text=text, keep=keep):
@@ -147,7 +147,7 @@ def carry_out(steps: Iterable[Step], place: Installation) -> None:
             case Remove(path=path):
                 place.at(path).unlink(missing_ok=True)
                 if path.parent.name.endswith(".service.d"):
-                    with suppress(OSError):  # holds a person's drop-ins, or was never there
+                    with suppress(OSError):  # contains drop-ins of a person, or never existed
                         place.at(path.parent).rmdir()
             case CommandRun(words=words):
                 _run(words)
@@ -156,7 +156,7 @@ def carry_out(steps: Iterable[Step], place: Installation) -> None:
 
 
 def obstacles(place: Installation) -> list[ServiceRefused]:
-    """Return what would keep the service from working here, all of it."""
+    """Return all reasons why the service would not work here."""
     result = []
     if place.root == Path("/"):
         if not Path("/run/systemd/system").is_dir():
@@ -181,7 +181,7 @@ def obstacles(place: Installation) -> list[ServiceRefused]:
 
 
 def _credentials(place: Installation) -> list[Step]:
-    """Return the drop-ins that hand over what lies in the folder of credentials; encrypted ones end in .cred."""
+    """Return the drop-ins that load the credentials of the folder; encrypted files end in .cred."""
     folder = place.folder / "credentials"
     lines: dict[str, list[str]] = {MAIN: [], WEB: []}
     there = sorted(place.at(folder).iterdir()) if place.at(folder).is_dir() else []
@@ -216,7 +216,7 @@ def _system_files() -> tuple[Path, Path]:
 
 
 def _filled(place: Installation, name: str) -> str:
-    """Return a shipped file with the names of this machine in it."""
+    """Return a shipped file with the values of this machine filled in."""
     values = {
         "SCHEDCTL": str(place.schedctl),
         "PYTHON": str(place.python),
@@ -226,14 +226,14 @@ def _filled(place: Installation, name: str) -> str:
         "WRITABLE": " ".join(map(str, place.writable)),
     }
     for value in values.values():
-        # systemd would take them for separators and specifiers.
+        # systemd would interpret them as separators and specifiers.
         if set(value) & set("%\"'\\$\n") or (" " in value and value != values["WRITABLE"]):
             raise ServiceRefused(f"{value!r} cannot stand in a unit", "Use paths without spaces and special characters")
     return re.sub("@([A-Z]+)@", lambda match: values[match[1]], (_TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def _out_of_reach(path: Path) -> str:
-    """Return why other users cannot run a program, nothing when they can."""
+    """Return why other users cannot run a program, "" if they can."""
     if _in_home(path):
         return "it lies in a home"
     try:
@@ -270,14 +270,14 @@ def _run(words: Sequence[str]) -> None:
         )
 
 
-# Service status: what systemd says of our units.
+# Status of the units, by systemd.
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "Result", "UnitFileState")
 _SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class UnitStatus:
-    """One unit. ``state`` is ``active (running)`` or the like; ``missing`` when it is not installed."""
+    """One unit. ``state`` is such as ``active (running)``; ``missing`` if it is not installed."""
 
     unit: str
     state: str
@@ -289,25 +289,25 @@ class UnitStatus:
 
     @property
     def installed(self) -> bool:
-        """Whether there is such a unit."""
+        """Whether the unit is installed."""
         return self.state != "missing"
 
     @property
     def well(self) -> bool:
-        """Whether it does what it is there for."""
+        """Whether the unit is in its intended state."""
         return self.state.startswith(("active", "reloading"))
 
 
 def unit_statuses(systemctl: Sequence[str]) -> list[UnitStatus]:
     """Return the status of the daemon, the socket that starts local sessions, and the status page.
 
-    Raises ServiceRefused when systemd does not answer.
+    Raises ServiceRefused if systemd does not answer.
     """
     return [_read(systemctl, unit) for unit in (MAIN, SOCKET, WEB)]
 
 
 def running_sessions(systemctl: Sequence[str]) -> list[str]:
-    """Return the units of the local sessions that run. Raises ServiceRefused."""
+    """Return the units of running local sessions. Raises ServiceRefused."""
     words = ("list-units", "--plain", "--no-legend", "--type=service", "--state=running", "uff-local@*")
     return [line.split()[0] for line in _ask(systemctl, *words).splitlines() if line.strip()]
 
