@@ -18,6 +18,26 @@ from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
 
+_HEAD = """# Written by schedctl init from what it found. Every setting with its default: schedctl config show
+zone = "{zone}"  # in which times are shown; quotas have zones of their own
+models = [{models}]  # files with models of yours; schedctl submit needs none
+
+"""
+_LOCAL = """# This machine: {what}. Nothing limits its hours.
+[[pools]]
+name = "local{number}"
+platform = "local"
+accelerator = "{accelerator}"
+{devices}setup = "1m"
+start_delay = "5s"
+stop_margin = "1m"
+session_min = "10m"
+visibility = "10s"
+"""
+_DEVICES = """devices_per_session = {}
+vram_gib = {:g}
+options = {{ devices = "{}" }}
+"""
 _KAGGLE = """
 # Kaggle: its key is in {where}. Needs the extra "kaggle"; checked by: schedctl doctor kaggle
 [[pools]]
@@ -118,19 +138,11 @@ def init(
 
 def settings_of(machine: Belongings, *, demo: bool) -> str:
     """Return settings, in TOML with comments, of what was found."""
-    models = '"models.toml"' if demo else ""
-    parts = [
-        "# Written by schedctl init from what it found. Every setting with its default: schedctl config show",
-        f'zone = "{machine.zone}"  # in which times are shown; quotas have zones of their own',
-        f"models = [{models}]  # files with models of yours; schedctl submit needs none",
-        "",
-    ]
     kinds: dict[Gpu | None, list[str]] = {}
     for number, gpu in enumerate(machine.gpus):
         kinds.setdefault(gpu, []).append(str(number))
-    for number, (kind, devices) in enumerate((kinds or {None: []}).items(), 1):
-        parts += _local_pool(number, kind, devices)
-    text = "\n".join(parts) + "\n"
+    text = _HEAD.format(zone=machine.zone, models='"models.toml"' if demo else "")
+    text += "".join(_local_pool(number, *kind) for number, kind in enumerate((kinds or {None: []}).items(), 1))
     text += _DEMO_TEXTS if demo else ""
     text += "".join(_slurm_pools(machine.slurm))
     text += _KAGGLE.format(where=machine.kaggle) if machine.kaggle else ""
@@ -138,31 +150,14 @@ def settings_of(machine: Belongings, *, demo: bool) -> str:
     return text + (_MAIL.format(mail=machine.mail) if machine.mail else "")
 
 
-def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> list[str]:
+def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> str:
     """Return a pool of this machine's devices of one kind, or of its processor."""
-    what = f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found"
-    of_gpu = (
-        [
-            f"devices_per_session = {len(devices)}",
-            f"vram_gib = {gpu.memory_gib:g}",
-            f'options = {{ devices = "{",".join(devices)}" }}',
-        ]
-        if gpu
-        else []
+    return _LOCAL.format(
+        what=f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found",
+        number=number if number > 1 else "",
+        accelerator=gpu.name if gpu else "this machine",
+        devices=_DEVICES.format(len(devices), gpu.memory_gib, ",".join(devices)) if gpu else "",
     )
-    return [
-        f"# This machine: {what}. Nothing limits its hours.",
-        "[[pools]]",
-        f'name = "local{number if number > 1 else ""}"',
-        'platform = "local"',
-        f'accelerator = "{gpu.name if gpu else "this machine"}"',
-        *of_gpu,
-        'setup = "1m"',
-        'start_delay = "5s"',
-        'stop_margin = "1m"',
-        'session_min = "10m"',
-        'visibility = "10s"',
-    ]
 
 
 def _slurm_pools(nodes: Sequence[SlurmNodes]) -> Iterator[str]:

@@ -124,21 +124,18 @@ def quota(
     with cli.app.database.read() as tx:
         shown_meters = [one for one in meters(tx, cli.app.pools, cli.now) if pool in {None, one.pool}]
     cli.out.data({"quotas": [asdict(meter) for meter in shown_meters]})
-    cli.out.table(
-        ("pool", "~quota", "-->limit", "-->used", "--->reserved", ">free", "-resets", "----~source"),
-        [
-            (
-                meter.pool,
-                meter.quota,
-                amount(meter.limit, meter.unit),
-                amount(meter.used, meter.unit),
-                amount(meter.held, meter.unit),
-                amount(meter.free, meter.unit),
-                cli.out.moment(meter.resets_at),
-                f"{meter.source} {meter.as_of}".strip(),
-            )
-            for meter in shown_meters
-        ],
+    cli.out.listing(
+        shown_meters,
+        {
+            "pool": lambda one: one.pool,
+            "~quota": lambda one: one.quota,
+            "-->limit": lambda one: amount(one.limit, one.unit),
+            "-->used": lambda one: amount(one.used, one.unit),
+            "--->reserved": lambda one: amount(one.held, one.unit),
+            ">free": lambda one: amount(one.free, one.unit),
+            "-resets": lambda one: cli.out.moment(one.resets_at),
+            "----~source": lambda one: f"{one.source} {one.as_of}".strip(),
+        },
     )
     for meter in shown_meters:
         if meter.waited:
@@ -165,20 +162,17 @@ def cost(
     cli.out.data(
         {"costs": [asdict(one) for one in costs_by_week], "microdollars": total[0], "planned_microdollars": total[1]}
     )
-    cli.out.table(
-        ("week", "job", "pool", ">hours", ">spent", ">planned hours", ">planned"),
-        [
-            (
-                local(one.week, cli.out.zone, "%G-W%V"),
-                one.job or "(not of a job)",
-                one.pool,
-                hours(one.seconds),
-                amount(one.microdollars, "microdollars"),
-                hours(one.planned_seconds),
-                amount(one.planned_microdollars, "microdollars"),
-            )
-            for one in costs_by_week
-        ],
+    cli.out.listing(
+        costs_by_week,
+        {
+            "week": lambda one: local(one.week, cli.out.zone, "%G-W%V"),
+            "job": lambda one: one.job or "(not of a job)",
+            "pool": lambda one: one.pool,
+            ">hours": lambda one: hours(one.seconds),
+            ">spent": lambda one: amount(one.microdollars, "microdollars"),
+            ">planned hours": lambda one: hours(one.planned_seconds),
+            ">planned": lambda one: amount(one.planned_microdollars, "microdollars"),
+        },
     )
     spent, planned = (amount(value, "microdollars") for value in total)
     cli.out.line(
