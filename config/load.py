@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
@@ -19,10 +20,6 @@ from jobs.nouns.values import BadTable, BadValue
 from jobs.payload.redact import MARK
 from jobs.problem import as_toml, did_you_mean
 from jobs.toml_file import placed
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 _ONE_BY_ONE = "write its keys one by one"
 _TABLE_WANTED = {"model_type", "dict_type", "model_attributes_type", "dataclass_type", "mapping_type"}

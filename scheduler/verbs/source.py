@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from scheduler.core.job import Active, Queued
-from scheduler.core.reasons import show
+from sqlalchemy import Connection
+
+from jobs.nouns.pool import Pool
+from scheduler.app import App
+from scheduler.core.job import Active, JobState, Queued
+from scheduler.core.ledger import Charge
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.reasons import Reason, show
 from scheduler.core.why import why
 from scheduler.store import events, ledger, plans, queue_waits, runs
+from scheduler.store.events import Event
+from scheduler.store.jobs import JobRecord
 from scheduler.views.needs import ALARMS
-from scheduler.views.training import trainings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy import Connection
-
-    from jobs.nouns.pool import Pool
-    from scheduler.app import App
-    from scheduler.core.job import JobState
-    from scheduler.core.ledger import Charge
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.core.reasons import Reason
-    from scheduler.store.events import Event
-    from scheduler.store.jobs import JobRecord
-    from scheduler.views.training import TrainingProgress
+from scheduler.views.training import TrainingProgress, trainings
 
 T = TypeVar("T")
 _KEPT_MAX = 128

@@ -6,19 +6,19 @@ import os
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from jobs.nouns.pool import Pool
 from jobs.nouns.values import amount
 from jobs.problem import NotFound, Refusal
+from platforms.registry import account_name
 from scheduler.cli.shell.command import Yes, command, confirm, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import hours
-
-if TYPE_CHECKING:
-    from jobs.nouns.pool import Pool
+from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
 
 
 @command(
@@ -49,9 +49,6 @@ def acceptance(
     assumption becomes a fact of the pool, where its settings say nothing. Exits with 9 when an answer differs or is
     open, with 7 when something may be left at the platform: call it again.
     """
-    from platforms.registry import account_name
-    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
-
     pool, state_dir = _pool(cli, platform, SITES), cli.app.settings.state_dir
     folder = state_dir / JOB / pool.name
     if export is not None:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from config.describe import describe
+from config.errors import ConfigError
+from platforms import plugin
+from platforms.base import Checked
+from platforms.registry import checkup
+from scheduler.app import App, require_one_account
 from scheduler.cli.shell.command import Listing, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.clock import real_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from platforms.base import Checked
-    from scheduler.app import App
-    from scheduler.service.outside.ports import ServedAt
+from scheduler.host import doctor as host
+from scheduler.host.acceptance import JOB, check, newest, try_session
+from scheduler.host.doctor import check_price, check_target, examine
+from scheduler.service.outside.ports import ServedAt
+from scheduler.service.requests import concerns
+from scheduler.store import versions
 
 
 @command("schedctl config show", "schedctl config show daemon --json", kind=Listing)
@@ -30,24 +36,18 @@ def show(
     prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
 ) -> None:
     """Show every setting with its value and where it came from. Secrets are hidden."""
-    from config.describe import describe
-
     entries = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
     cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in entries]})
     cli.out.table(("~key", "~value", "-~set by"), entries)
 
 
 @command("schedctl config check", "schedctl --config new.toml config check")
-def check(cli: Cli) -> None:
+def check_settings(cli: Cli) -> None:
     """Check settings and model definitions, changing nothing. Exits with 3 when they cannot be used.
 
     What looks like a mistake is a warning: numbers without a unit, commands that no session finds, options that a
     platform does not know, credentials that are not here.
     """
-    from config.errors import ConfigError
-    from scheduler.app import require_one_account
-    from scheduler.service.requests import concerns
-
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings, specs = cli.app.settings, cli.app.catalogue.jobs
     if wrong := concerns.of_platforms(settings):
@@ -83,9 +83,6 @@ def doctor(
     With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
     warnings do not count.
     """
-    from scheduler.host.acceptance import try_session
-    from scheduler.host.doctor import examine
-
     results = examine(_checkup(cli, platform) if platform else _checks(cli))
     for pool in cli.app.pools.values() if probe else ():
         if pool.platform == platform:  # a small session takes minutes; what it creates is removed
@@ -101,12 +98,6 @@ def doctor(
 
 def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     """Return the checks; when the settings cannot be used, those that need none."""
-    from platforms import plugin
-    from platforms.base import Checked
-    from scheduler.app import require_one_account
-    from scheduler.host import doctor as host
-    from scheduler.service.requests import concerns
-
     always: dict[str, Callable[[], Checked]] = {
         "service": host.check_service,
         "sandbox": host.check_sandbox,
@@ -153,8 +144,6 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
 
 def _extras(app: App) -> set[str]:
     """Return the extras that the settings need."""
-    from platforms import plugin
-
     result = {plugin.traits(pool.platform).extra for pool in app.pools.values()} - {""}
     if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         result.add("aws")
@@ -169,9 +158,6 @@ def _extras(app: App) -> set[str]:
 
 def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
     """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
-    from platforms.registry import checkup
-    from scheduler.host.doctor import check_price
-
     pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
     checks: dict[str, Callable[[], Checked]] = {
         f"{name}: {check}" if name else check: call
@@ -185,16 +171,11 @@ def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
 
 def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
     """Return by pool what its newest acceptance showed, where it was tried."""
-    from scheduler.host.acceptance import JOB, check, newest
-
     folders = {name: app.settings.state_dir / JOB / name for name in sorted(app.pools)}
     return {name: partial(check, folder, app.clock.now()) for name, folder in folders.items() if newest(folder)}
 
 
 def _target(app: App, at: ServedAt) -> Checked:
-    from scheduler.host.doctor import check_target
-    from scheduler.store import versions
-
     with app.database.read() as tx:
         models = sorted({version.model for version in versions.everything(tx)})
     return check_target(at, models)

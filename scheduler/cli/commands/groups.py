@@ -118,7 +118,7 @@ _WEB = {
 web = group("The status page in a browser, its JSON API and metrics.", commands=_WEB)
 _CONFIG = {
     "show": ("doctor:show", "Show every setting with its value and where it came from."),
-    "check": ("doctor:check", "Check settings and model definitions, changing nothing."),
+    "check": ("doctor:check_settings", "Check settings and model definitions, changing nothing."),
 }
 config = group("The settings and where they come from.", "show", _CONFIG)
 _HANDOVER = {

@@ -7,17 +7,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import structlog
 import typer
 
+from config.logging import configure
 from jobs.problem import InvalidInput, Refusal
+from scheduler.bridge.mcp_server import server
+from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import PlatformFault
-
-if TYPE_CHECKING:
-    from scheduler.verbs.surface import Surface
+from scheduler.cli.shell.exits import PlatformFault, document_of
+from scheduler.verbs.surface import Surface
+from scheduler.verbs.table import document
 
 
 @command("schedctl web serve", "schedctl web serve --port 8080")
@@ -33,10 +36,6 @@ def serve(
     It only reads, unless web.actions_file is set. Other machines reach it only at an address of the settings
     (web.host), and only with a token (web.bearer_file).
     """
-    import structlog
-
-    from config.logging import configure
-
     settings = cli.app.settings
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
@@ -79,9 +78,6 @@ def port(
 
     It has the rights of its parent process, and never owns a training. docs/bridges.md has the protocol.
     """
-    from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
-    from scheduler.verbs.table import document
-
     if describe:
         replace(cli.out, as_json=True).data(document(OF_THE_PORT.values()))
         return
@@ -92,9 +88,6 @@ def port(
 
 def surface_of(cli: Cli) -> Surface:
     """Return what programs may ask, with the settings of this command line. Raises ConfigError."""
-    from scheduler.cli.shell.exits import document_of
-    from scheduler.verbs.surface import Surface
-
     return Surface(cli.app, cli.who, cli.options.config, lambda error: document_of(error, cli.options))
 
 
@@ -110,8 +103,6 @@ def mcp(
 
     Without --allow-changes it only reads. docs/bridges.md says how to configure agents.
     """
-    from scheduler.bridge.mcp_server import server
-
     cli: Cli = ctx.obj
     surface = surface_of(cli)
     try:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.nouns.pool import Pool
 from jobs.problem import NotFound
 from scheduler.core.run import Run
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _RUNS_SEARCHED = 500
 
