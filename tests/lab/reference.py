@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from config import section
 from config.section import table_in
@@ -24,7 +24,7 @@ from jobs.payload.lane.failure import ErrorClass
 from platforms.options import Declared, declared_options
 from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import CliCommand
+from scheduler.cli.shell.command import CliCommand, whole
 from scheduler.cli.shell.exits import MEANINGS
 from scheduler.core import reasons
 from scheduler.core.run import CONSEQUENCES
@@ -46,12 +46,12 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command that does something, with its words."""
     root = tree()
     for name in COMMANDS:
-        found: Any = root.get_command(cast("Any", None), name)
+        found: Any = whole(root.commands[name])
         inner = getattr(found, "commands", {})
         if not inner or found.invoke_without_command:
             yield f"schedctl {name}", found
         for word in inner:
-            yield f"schedctl {name} {word}", found.get_command(None, word)
+            yield f"schedctl {name} {word}", whole(inner[word])
 
 
 def keys_of(table: Any, before: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ from config.logging import configure
 from jobs.problem import InvalidInput, Refusal
 from scheduler.bridge.mcp_server import server
 from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, whole
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, document_of
 from scheduler.verbs.surface import Surface
@@ -123,6 +123,6 @@ def manual(ctx: typer.Context) -> str:
         context = typer.Context(entry, info_name=words, parent=parent)
         yield entry.get_help(context)
         for name in entry.list_commands(context) if hasattr(entry, "list_commands") else ():
-            yield from pages(name, entry.get_command(context, name), context)
+            yield from pages(name, whole(entry.get_command(context, name)), context)
 
     return "\n\n".join(pages("schedctl", ctx.find_root().command, None))

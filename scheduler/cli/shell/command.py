@@ -88,6 +88,11 @@ class Later(TyperCommand):
         return loaded
 
 
+def whole(command: Any) -> Any:
+    """Return a command of a group, loaded if it is elsewhere."""
+    return command.load() if isinstance(command, Later) else command
+
+
 class CommandGroup(TyperGroup):
     """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself.
 
@@ -100,19 +105,6 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         options["suggest_commands"] = False  # its own are by spelling alone
         super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, loaded if it is elsewhere; None when there is none of this name."""
-        one = super().get_command(ctx, cmd_name)
-        return one.load() if isinstance(one, Later) else one
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the names and summaries, for which no command is loaded."""
-        del ctx
-        listed = {name: one for name, one in self.commands.items() if not one.hidden}
-        limit = formatter.width - 6 - max(map(len, listed))
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in listed.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; without any command among them they are those of the command ``alone``."""
@@ -133,16 +125,17 @@ class CommandGroup(TyperGroup):
             typer.echo(f"schedctl: warning: `{ctx.command_path} {args[0]}` is now called `{new}`; use that", err=True)
             args = [new, *args[1:]]
         try:
-            return super().resolve_command(ctx, args)
+            name, one, rest = super().resolve_command(ctx, args)
         except Exception as error:
             from difflib import get_close_matches
 
-            near = {name: self.get_command(ctx, name) for name in get_close_matches(args[0], self.commands)}
+            near = {name: whole(self.commands[name]) for name in get_close_matches(args[0], self.commands)}
             asking = [n for n, one in near.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
             close = [name for name in near if name not in asking or name[0] == args[0][0]]
             if close and hasattr(error, "message"):
                 error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, close))}?"
             raise
+        return name, whole(one), rest
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import CliCommand
+from scheduler.cli.shell.command import CliCommand, whole
 from scheduler.cli.shell.exits import Exit
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import SETTINGS
@@ -30,9 +30,9 @@ def _helps() -> Iterator[str]:
     root = tree()
     yield root.epilog or ""
     for name in COMMANDS:
-        found: Any = root.get_command(cast("Any", None), name)
+        found: Any = whole(root.commands[name])
         yield found.epilog or ""
-        yield from (found.get_command(None, inner).epilog or "" for inner in getattr(found, "commands", ()))
+        yield from (whole(inner).epilog or "" for inner in getattr(found, "commands", {}).values())
 
 
 HELPS = tuple(_helps())
