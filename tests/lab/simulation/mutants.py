@@ -295,13 +295,13 @@ def _all_proven(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
 
 def _stops_at_once(real: Any) -> Any:
     """Take the second checkpoint for one too many."""
-    return lambda rule, history: real(replace(rule, patience=1, least=9.0), history)
+    return lambda rule, history, target_step: real(replace(rule, patience=1, least=9.0), history, target_step)
 
 
 def _best_is_the_newest(real: Any) -> Any:
-    def progress(rule: Any, history: Iterable[Any]) -> Any:
+    def progress(rule: Any, history: Iterable[Any], target_step: int) -> Any:
         seen = list(history)
-        return replace(real(rule, seen), best=seen[-1] if seen else None)
+        return replace(real(rule, seen, target_step), best=seen[-1] if seen else None)
 
     return progress
 
