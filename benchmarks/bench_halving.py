@@ -19,7 +19,7 @@ from random import Random
 from statistics import fmean
 
 from jobs.spec import Halving
-from scheduler.core.halving import Candidate, decide, rungs_of
+from scheduler.core.halving import SweepCandidate, decide, rungs_of
 
 FACTOR, STEPS, HOURS = 3, 8_100, 3.0  # of one candidate that trains to the end
 SETUP_HOURS, WORKERS, SPARE = 0.05, 4, 1.2
@@ -87,7 +87,7 @@ def halve(curves: list[Curve], good: float) -> tuple[Search, float]:
         decision = decide(
             rule,
             [
-                Candidate(f"{number:03}", rung[number], state[number], curve.loss(rungs[rung[number]]))  # type: ignore[arg-type]
+                SweepCandidate(f"{number:03}", rung[number], state[number], curve.loss(rungs[rung[number]]))  # type: ignore[arg-type]
                 for number, curve in enumerate(curves)
             ],
         )

@@ -18,7 +18,7 @@ from jobs.spec import Halving
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SweepCandidate:
     """A job of a sweep: the rung that it trains for or waits at, counted from 0, and its metric at the end of it.
 
     One that is ``out`` failed, is on hold or left: it counts as the worst of its rung, so that no other waits for it.
@@ -38,7 +38,7 @@ class Decision:
     dropped: tuple[str, ...] = ()
 
 
-def decide(rule: Halving, candidates: Collection[Candidate]) -> Decision:
+def decide(rule: Halving, candidates: Collection[SweepCandidate]) -> Decision:
     """Return what follows from the metrics that are known. Equal metrics are ordered by name.
 
     A metric that is missing or no finite number is never promoted.
@@ -82,7 +82,7 @@ def _steps(rungs: Sequence[int], candidates: int, factor: int) -> int:
     return sum(candidates // factor**level * (end - start) for level, (start, end) in spans)
 
 
-def _loss(rule: Halving, one: Candidate) -> float:
+def _loss(rule: Halving, one: SweepCandidate) -> float:
     if one.value is None:
         return float("inf")
     return one.value if rule.aim == "low" else -one.value

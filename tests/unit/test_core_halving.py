@@ -12,7 +12,7 @@ from jobs.catalogue import job_from_table
 from jobs.definition import table_of
 from jobs.problem import ProblemsFound
 from jobs.spec import Halving
-from scheduler.core.halving import Candidate, Decision, decide, rung_of, rungs_of
+from scheduler.core.halving import Decision, SweepCandidate, decide, rung_of, rungs_of
 
 RULE = Halving("held_out_loss", 3_600, candidates=9, rungs=(100, 300, 900))
 VALUES = st.floats(0, 10) | st.sampled_from([nan, inf, None, "fails"])
@@ -28,10 +28,10 @@ class Sweep:
         self.state = dict.fromkeys(self.values, "trains")
         self.promoted: list[list[str]] = [[] for _ in rule.rungs]
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[SweepCandidate]:
         """What is known of each."""
         return [
-            Candidate(name, self.at[name], self.state[name], None if value == "fails" else value)  # type: ignore[arg-type]
+            SweepCandidate(name, self.at[name], self.state[name], None if value == "fails" else value)  # type: ignore[arg-type]
             for name, value in self.values.items()
         ]
 
@@ -104,14 +104,14 @@ def test_equal_metrics_are_ordered_by_name_and_a_high_aim_turns_the_order() -> N
 
 
 def test_one_that_left_the_sweep_takes_no_place_of_a_higher_rung() -> None:
-    released = Candidate("job-9", 0, "out")
-    passed = [Candidate(f"job-{number}", 1, "waits", number / 10) for number in range(3)]
-    others = [Candidate(f"job-{number}", 0, "out") for number in range(3, 8)]
+    released = SweepCandidate("job-9", 0, "out")
+    passed = [SweepCandidate(f"job-{number}", 1, "waits", number / 10) for number in range(3)]
+    others = [SweepCandidate(f"job-{number}", 0, "out") for number in range(3, 8)]
     assert decide(RULE, [released, *others, *passed]) == Decision(("job-0",), ("job-1", "job-2"))
 
 
-def _all(values: list[float]) -> list[Candidate]:
-    return [Candidate(f"job-{number}", 0, "waits", value) for number, value in enumerate(values)]
+def _all(values: list[float]) -> list[SweepCandidate]:
+    return [SweepCandidate(f"job-{number}", 0, "waits", value) for number, value in enumerate(values)]
 
 
 def test_rungs_end_at_the_target_and_one_at_least_reaches_it() -> None:

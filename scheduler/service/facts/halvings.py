@@ -13,7 +13,7 @@ from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
 from jobs.spec import Halving, JobSpec
 from scheduler.core import job as arrows
-from scheduler.core.halving import Candidate, Decision, decide, rung_of
+from scheduler.core.halving import Decision, SweepCandidate, decide, rung_of
 from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import BudgetSpent
 from scheduler.core.run import Run
@@ -71,7 +71,7 @@ def _decision(ports: Ports, tx: Connection, members: Sequence[JobRecord]) -> Dec
     """Return which jobs to promote and to drop: none while the budget leaves no useful session."""
     present = [(record, record.spec.halving) for record in members if record.removed_at is None]
     candidates = [
-        Candidate(record.spec.name, rung_of(rule, record.spec.target_step), state, value)
+        SweepCandidate(record.spec.name, rung_of(rule, record.spec.target_step), state, value)
         for record, rule in present
         if rule is not None and (state := _state(record))
         for value in [_value(tx, record) if state == "waits" else None]
