@@ -130,10 +130,10 @@ def header_date(text: Any) -> float | None:
 
 def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
     """Return a urllib opener with a deadline that does not follow redirects."""
-    return urllib.request.build_opener(Stay, _Watched(deadline))
+    return urllib.request.build_opener(Stay, _WatchedHandler(deadline))
 
 
-class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+class _WatchedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     """A handler whose connections are watched by a deadline."""
 
     def __init__(self, deadline: Deadline) -> None:
