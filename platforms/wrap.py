@@ -7,24 +7,13 @@ the next cycle; a launch without an answer is the daemon's to find again by key.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
-from platforms.artifacts.base import BlobStore
-from platforms.base import (
-    Capabilities,
-    Extends,
-    HourPrice,
-    LaunchRequest,
-    Misconfigured,
-    Observed,
-    Platform,
-    PlatformError,
-    QuotaReading,
-    Unreachable,
-)
+from platforms.base import Capabilities, Misconfigured, Observed, Platform, PlatformError, Unreachable
 
 _Answer = TypeVar("_Answer")
 Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
@@ -33,8 +22,34 @@ _TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move mu
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
+def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
+    """Begin ``work`` in a daemon thread of this ``name``; return what will hold its answer, or what it raised."""
+    future: Future[_Answer] = Future()
+
+    def settle() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
+            future.set_exception(error)
+
+    threading.Thread(target=settle, name=name, daemon=True).start()
+    return future
+
+
+def _passed_on(action: str) -> Any:
+    """Return a method of the port that passes its call on through ``_call``."""
+
+    def method(self: Wrapper, *words: Any, **more: Any) -> Any:
+        return self._call(action, partial(getattr(self._inner, action), *words, **more))
+
+    return method
+
+
 class Wrapper:
-    """Passes every call on through ``_call``, which a subclass may override."""
+    """Passes every call on through ``_call``, which a subclass may override. See Platform and Extends for each."""
+
+    launch, find, stop, read_quota = map(_passed_on, ("launch", "find", "stop", "read_quota"))
+    collect, orphans, sweep, extend = map(_passed_on, ("collect", "orphans", "sweep", "extend"))
 
     def __init__(self, inner: Platform, platform: str) -> None:
         self._wrapped = inner
@@ -50,43 +65,11 @@ class Wrapper:
         """See Platform.capabilities: what the platform can do may become known late."""
         return self._inner.capabilities
 
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """See Platform.launch."""
-        return self._call("launch", partial(self._inner.launch, request, now))
-
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """See Platform.find."""
-        return self._call("find", partial(self._inner.find, keys, now))
-
-    def stop(self, key: str, now: int, *, force: bool) -> None:
-        """See Platform.stop."""
-        self._call("stop", partial(self._inner.stop, key, now, force=force))
-
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """See Platform.logs. Everything is read before the first piece is handed on."""
         yield from self._call("logs", lambda: list(self._inner.logs(key, offset, limit_bytes)))
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
-        """See Platform.read_quota."""
-        return self._call("read_quota", partial(self._inner.read_quota, now))
-
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """See Platform.collect."""
-        self._call("collect", partial(self._inner.collect, key, into, now))
-
-    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
-        """See Platform.orphans."""
-        return self._call("orphans", partial(self._inner.orphans, our_keys, now))
-
-    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """See Platform.sweep."""
-        return self._call("sweep", partial(self._inner.sweep, over, now))
-
-    def extend(self, key: str, deadline: int, now: int) -> None:
-        """See Extends.extend."""
-        self._call("extend", partial(cast("Extends", self._inner).extend, key, deadline, now))
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+    def _call(self, action: str, call: Callable[[], Any]) -> Any:
         """Make one call of the port, named ``action``, in the wrapper's way."""
         del action
         return call()
@@ -119,25 +102,17 @@ class Guarded(Wrapper):
         self._turns = threading.BoundedSemaphore(hung_max)
         self._redact = redact
 
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """See Platform.find."""
-        return {key: self._clean(sighting) for key, sighting in super().find(keys, now).items()}
+    def _clean(self, answer: Any) -> Any:
+        if isinstance(answer, Observed):
+            return replace(answer, detail=self._redact(answer.detail))
+        if isinstance(answer, Mapping):
+            return {key: self._clean(one) for key, one in answer.items()}
+        return [self._clean(one) for one in answer] if isinstance(answer, list | tuple) else answer
 
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """See Platform.launch."""
-        return self._clean(super().launch(request, now))
-
-    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
-        """See Platform.orphans."""
-        return [self._clean(sighting) for sighting in super().orphans(our_keys, now)]
-
-    def _clean(self, sighting: Observed) -> Observed:
-        return replace(sighting, detail=self._redact(sighting.detail)) if sighting.detail else sighting
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+    def _call(self, action: str, call: Callable[[], Any]) -> Any:
         began, outcome, why = self._stopwatch(), "ok", ""
         try:
-            return self._bounded(action, call)
+            return self._clean(self._bounded(action, call))
         except PlatformError as error:
             error.why = self._redact(error.why)
             error.args = tuple(self._redact(str(word)) for word in error.args)
@@ -151,30 +126,22 @@ class Guarded(Wrapper):
             data = {"platform": self._platform, "action": action, "outcome": outcome, "why": why, "seconds": seconds}
             self._note("platform.call", data)
 
-    def _bounded(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+    def _bounded(self, action: str, call: Callable[[], Any]) -> Any:
         """Make a call in a thread of its own, and wait for it in bounded time."""
         if not self._turns.acquire(blocking=False):
             raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if it stays so")
-        answers: list[_Answer] = []
-        errors: list[BaseException] = []
 
-        def work() -> None:
+        def work() -> Any:
             try:
-                answers.append(call())
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                errors.append(error)
+                return call()
             finally:
                 self._turns.release()
 
         seconds = self._seconds * (_TRANSFER_FACTOR if action in _TRANSFERS else 1)
-        worker = threading.Thread(target=work, name=f"{self._platform} {action}", daemon=True)
-        worker.start()
-        worker.join(seconds)
-        if errors:
-            raise errors[0]
-        if not answers:
+        answer = in_background(f"{self._platform} {action}", work)
+        if wait([answer], seconds).not_done:
             raise Unreachable(self._platform, action, f"no answer within {seconds:g} s")
-        return answers[0]
+        return answer.result()
 
 
 # So a pool that cannot be used, because its credentials, a library or a folder are missing, does not affect the

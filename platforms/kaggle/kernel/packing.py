@@ -40,6 +40,7 @@ from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch, pack_objects
 from platforms.remote import payload_of
+from platforms.wrap import in_background
 
 _Result = TypeVar("_Result")
 _GENERATIONS_MAX = 100
@@ -75,9 +76,8 @@ class BackgroundTasks(Generic[_Result]):
         """
         with self._turn:
             if name not in self._running:
-                future, progress = self._running[name] = Future(), deque(["just begun"], maxlen=1)
-                words = (future, partial(work, progress.append))
-                threading.Thread(target=_settle, args=words, name=f"task {name}", daemon=True).start()
+                progress = deque(["just begun"], maxlen=1)
+                self._running[name] = in_background(f"task {name}", partial(work, progress.append)), progress
             future, progress = self._running[name]
         if wait([future], max(0.0, patience_seconds)).not_done:
             raise TaskUnfinished(progress[0])
@@ -85,13 +85,6 @@ class BackgroundTasks(Generic[_Result]):
             if self._running.get(name) == (future, progress):
                 del self._running[name]
         return future.result()
-
-
-def _settle(future: Future[_Result], work: Callable[[], _Result]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
-        future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
