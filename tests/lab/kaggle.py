@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.place import EmulatedSession, KaggleAccount, Kernel, KernelVersion
-from platforms.emulators.kaggle.server import Body, Handler, KaggleCalls, KaggleServer
+from platforms.emulators.kaggle.server import Body, Handler, KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, denied
 from tests.lab.faults import Fault, Faults
 
@@ -198,41 +198,6 @@ class PublishingPlace(KaggleAccount):
         return version.isdigit() and self.published.attach(name, int(version), target)
 
 
-class HabitualCalls(KaggleCalls):
-    """The calls of a place with habits."""
-
-    def __init__(self, place: PublishingPlace, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
-        super().__init__(place, link, upload)
-        self._habits = place.rules
-        status, kernels = "datasets.DatasetApiService/GetDatasetStatus", "kernels.KernelsApiService/ListKernels"
-        of_dataset, of_kernels = self.table[status], self.table[kernels]
-
-        def dataset_status(body: Body) -> Body:
-            answer = of_dataset(body)
-            if answer["status"] == "DELETED" and not place.rules.tells_deleted:
-                raise denied("datasets.get")
-            return answer
-
-        def list_kernels(body: Body) -> Body:
-            answer = of_kernels(body)
-            return {**answer, "kernels": [one for one in answer["kernels"] if place.shows(place.kernels[one["slug"]])]}
-
-        self.table |= {status: dataset_status, kernels: list_kernels}
-
-    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
-        """See KaggleCalls.paged."""
-        self.page_max = self._habits.page_max
-        if not self._habits.pages_by_token:
-            return super().paged(things, body, size)
-        page, following = self.page(things, {**body, "pageSize": size})
-        return page, following or {"nextPageToken": ""}
-
-    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
-        """See KaggleCalls.page."""
-        self.page_max = self._habits.page_max
-        return super().page(things, body)
-
-
 class FaultyHandler(Handler):
     """Lets ordered faults come between a call and its answer, and a link lead on to where its file is stored."""
 
@@ -310,22 +275,47 @@ class PublishingServer(KaggleServer):
     def __init__(self, place: PublishingPlace, port: int = 0) -> None:
         super().__init__(place, port, FaultyHandler)
         self._published = place
-        self.calls = HabitualCalls(place, self.link, self._upload)
-        own = self.calls.table["datasets.DatasetApiService/GetDataset"]
+        own = self.table["datasets.DatasetApiService/GetDataset"]
+        status, kernels = "datasets.DatasetApiService/GetDatasetStatus", "kernels.KernelsApiService/ListKernels"
+        of_dataset, of_kernels = self.table[status], self.table[kernels]
+
+        def dataset_status(body: Body) -> Body:
+            answer = of_dataset(body)
+            if answer["status"] == "DELETED" and not place.rules.tells_deleted:
+                raise denied("datasets.get")
+            return answer
+
+        def list_kernels(body: Body) -> Body:
+            answer = of_kernels(body)
+            return {**answer, "kernels": [one for one in answer["kernels"] if place.shows(place.kernels[one["slug"]])]}
+
+        self.table |= {status: dataset_status, kernels: list_kernels}
 
         def get_dataset(body: Body) -> Body:
             name, _ = name_of_dataset(body)
             newest = place.published.newest(name)
             return {"ref": name, "isPrivate": False, "currentVersionNumber": newest} if newest else own(body)
 
-        self.calls.table = {
-            **self.calls.table,
+        self.table |= {
             "datasets.DatasetApiService/GetDataset": get_dataset,
             "datasets.DatasetApiService/ListDatasetFiles": self._list_dataset_files,
             "datasets.DatasetApiService/DownloadDataset": self._download_dataset,
             "models.ModelApiService/ListModelInstanceVersionFiles": self._list_model_files,
             "models.ModelApiService/DownloadModelInstanceVersion": self._download_model,
         }
+
+    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+        """See KaggleServer.paged."""
+        self.page_max = self._published.rules.page_max
+        if not self._published.rules.pages_by_token:
+            return super().paged(things, body, size)
+        page, following = self.page(things, {**body, "pageSize": size})
+        return page, following or {"nextPageToken": ""}
+
+    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
+        """See KaggleServer.page."""
+        self.page_max = self._published.rules.page_max
+        return super().page(things, body)
 
     def file(self, version: str, name: str) -> Path:
         """See Server.file."""
@@ -345,7 +335,7 @@ class PublishingServer(KaggleServer):
     def _files(self, version: tuple[str, int], body: Body) -> tuple[Sequence[tuple[str, int]], Body]:
         """Return a page of what a version has, and how to ask for the next."""
         found = [(path, place.stat().st_size) for path, place in self._published.published.files(*version).items()]
-        return self.calls.page(found, body)
+        return self.page(found, body)
 
     def _download_dataset(self, body: Body) -> Body:
         raise self._sent_to(name_of_dataset(body), str(body.get("fileName", "")))

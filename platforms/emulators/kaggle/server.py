@@ -38,18 +38,36 @@ class KaggleServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
+    page_max = 200  # entries of a list that are handed out at once
 
     def __init__(
         self, place: KaggleAccount, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None
     ) -> None:
         super().__init__(("127.0.0.1", port), handler or Handler)
         self.place = place
-        self.calls = KaggleCalls(place, self.link, self._upload)
         place.address = self.address
         self.links: dict[str, tuple[str, str, float]] = {}
         self.closing = threading.Event()
         self.heard = 0  # remote calls that came in
         self.requests: deque[tuple[str, Any]] = deque(maxlen=_REQUESTS_KEPT)  # the last of them: name and body
+        self.table: dict[str, Callable[[Body], Body]] = {
+            "security.OAuthService/IntrospectToken": self._introspect,
+            "kernels.KernelsApiService/SaveKernel": place.push,
+            "kernels.KernelsApiService/GetKernel": self._get_kernel,
+            "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
+            "kernels.KernelsApiService/ListKernels": self._list_kernels,
+            "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
+            "kernels.KernelsApiService/CancelKernelSession": lambda body: place.cancel(body.get("kernelSessionId")),
+            "kernels.KernelsApiService/DeleteKernel": lambda body: place.delete(*_name(body)),
+            "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": lambda _body: place.quota(),
+            "blobs.BlobApiService/StartBlobUpload": self._start_upload,
+            "datasets.DatasetApiService/CreateDataset": self._create_dataset,
+            "datasets.DatasetApiService/CreateDatasetVersion": place.storage.create_version,
+            "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
+            "datasets.DatasetApiService/GetDataset": lambda body: place.storage.describe(*_dataset(body)),
+            "datasets.DatasetApiService/ListDatasets": self._list_datasets,
+            "datasets.DatasetApiService/DeleteDataset": lambda body: place.storage.delete(*_dataset(body)),
+        }
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="kaggle emulator", daemon=True)
 
     @property
@@ -92,8 +110,92 @@ class KaggleServer(ThreadingHTTPServer):
         self.links[token] = (version, name, expires_at)
         return f"{self.address}/output/{token}/{quote(name)}"
 
-    def _upload(self, token: str) -> str:
-        return f"{self.address}/upload/{token}"
+    # The remote calls: a JSON body in, a JSON body out. What is refused raises KaggleRefusal.
+    def _introspect(self, body: Body) -> Body:
+        if body.get("token") != self.place.key:
+            return {"active": False}
+        return {"active": True, "username": self.place.owner}
+
+    def _get_kernel(self, body: Body) -> Body:
+        kernel, version = self.place.version(*_name(body), body.get("versionLabel"))
+        blob = {"source": version.body.get("text", ""), "language": "python", "kernelType": "script"}
+        return {"metadata": self._metadata(kernel), "blob": blob}
+
+    def _status(self, body: Body) -> Body:
+        session = self.place.version(*_name(body), body.get("versionLabel"))[1].session
+        if session is None:
+            return {"status": "NEW_SCRIPT"}
+        with session.changed:
+            failure = {"failureMessage": session.failure} if session.failure else {}
+            return {"status": session.status, **failure}
+
+    def _list_kernels(self, body: Body) -> Body:
+        search = str(body.get("search") or "").lower()
+        kernels = [
+            kernel for kernel in self.place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
+        ]
+        kernels.sort(key=self.place.last_run_at, reverse=True)
+        page, following = self.paged(kernels, body, int(body.get("pageSize") or 20))
+        return {"kernels": [self._metadata(kernel) for kernel in page], **following}
+
+    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+        """Return a page of a list, which a number names."""
+        size = min(size, self.page_max)
+        first = (max(1, int(body.get("page") or 1)) - 1) * size
+        return things[first : first + size], {}
+
+    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
+        """Return a page of a list that goes on by token, and how to ask for the next."""
+        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.page_max)
+        return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
+
+    def _metadata(self, kernel: Kernel) -> Body:
+        newest = kernel.versions[-1]
+        return {
+            "id": kernel.id,
+            "ref": f"{self.place.owner}/{kernel.slug}",
+            "title": kernel.title,
+            "slug": kernel.slug,
+            "author": self.place.owner,
+            "lastRunTime": instant_text(self.place.last_run_at(kernel)),
+            "isPrivate": bool(newest.body.get("isPrivate", True)),
+            "currentVersionNumber": len(kernel.versions),
+            "machineShape": newest.body.get("machineShape"),
+        }
+
+    def _output(self, body: Body) -> Body:
+        kernel, version = self.place.version(*_name(body), body.get("versionLabel"))
+        session = version.session
+        if session is None or session.live:
+            return {"files": [], "log": ""}
+        page_of_files, following = self.page(session.output_files(), body)
+        label = f"{kernel.slug}/{version.number}"
+        files = [{"fileName": name, "url": self.link(label, name)} for name in page_of_files]
+        return {"files": files, "log": json.dumps(session.lines), **following}
+
+    def _start_upload(self, body: Body) -> Body:
+        token = secrets.token_hex(16)
+        self.place.storage.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
+        return {"token": token, "createUrl": f"{self.address}/upload/{token}"}
+
+    def _create_dataset(self, body: Body) -> Body:
+        if body.get("ownerSlug") != self.place.owner:
+            raise denied("datasets.create")
+        return self.place.storage.create(body)
+
+    def _dataset_status(self, body: Body) -> Body:
+        storage, (owner, slug) = self.place.storage, _dataset(body)
+        dataset = storage.datasets.get(slug)
+        if owner != self.place.owner or dataset is None or not storage.visible(dataset):
+            raise denied("datasets.get")
+        return {"status": storage.status(dataset)}
+
+    def _list_datasets(self, body: Body) -> Body:
+        if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
+            return {"datasets": []}  # there is one account
+        slugs = sorted(slug for slug, dataset in self.place.storage.datasets.items() if not dataset.deleted)
+        page, following = self.paged(slugs, body, _DATASETS_PAGE)
+        return {"datasets": [{"ref": f"{self.place.owner}/{slug}", "isPrivate": True} for slug in page], **following}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -118,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
             body = json.loads(data or b"{}")
             self.server.heard += 1
             self.server.requests.append((call, body))
-            handler = self.server.calls.table.get(name)
+            handler = self.server.table.get(name)
             if handler is None:
                 raise KaggleRefusal(404, f"There is no call {name}")
             if call != "IntrospectToken":
@@ -286,122 +388,6 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(pieces)
-
-
-# A JSON body in, a JSON body out. What is refused raises KaggleRefusal.
-class KaggleCalls:
-    """The remote calls of a place. ``link`` signs the address of an output file, ``upload`` that of a blob."""
-
-    page_max = 200  # entries of a list that are handed out at once
-
-    def __init__(self, place: KaggleAccount, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
-        self._place = place
-        self._link = link
-        self._upload = upload
-        self.table: dict[str, Callable[[Body], Body]] = {
-            "security.OAuthService/IntrospectToken": self._introspect,
-            "kernels.KernelsApiService/SaveKernel": place.push,
-            "kernels.KernelsApiService/GetKernel": self._get_kernel,
-            "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
-            "kernels.KernelsApiService/ListKernels": self._list_kernels,
-            "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
-            "kernels.KernelsApiService/CancelKernelSession": lambda body: place.cancel(body.get("kernelSessionId")),
-            "kernels.KernelsApiService/DeleteKernel": lambda body: place.delete(*_name(body)),
-            "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": lambda _body: place.quota(),
-            "blobs.BlobApiService/StartBlobUpload": self._start_upload,
-            "datasets.DatasetApiService/CreateDataset": self._create_dataset,
-            "datasets.DatasetApiService/CreateDatasetVersion": place.storage.create_version,
-            "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
-            "datasets.DatasetApiService/GetDataset": lambda body: place.storage.describe(*_dataset(body)),
-            "datasets.DatasetApiService/ListDatasets": self._list_datasets,
-            "datasets.DatasetApiService/DeleteDataset": lambda body: place.storage.delete(*_dataset(body)),
-        }
-
-    def _introspect(self, body: Body) -> Body:
-        if body.get("token") != self._place.key:
-            return {"active": False}
-        return {"active": True, "username": self._place.owner}
-
-    def _get_kernel(self, body: Body) -> Body:
-        kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
-        blob = {"source": version.body.get("text", ""), "language": "python", "kernelType": "script"}
-        return {"metadata": self._metadata(kernel), "blob": blob}
-
-    def _status(self, body: Body) -> Body:
-        session = self._place.version(*_name(body), body.get("versionLabel"))[1].session
-        if session is None:
-            return {"status": "NEW_SCRIPT"}
-        with session.changed:
-            failure = {"failureMessage": session.failure} if session.failure else {}
-            return {"status": session.status, **failure}
-
-    def _list_kernels(self, body: Body) -> Body:
-        search = str(body.get("search") or "").lower()
-        kernels = [
-            kernel for kernel in self._place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
-        ]
-        kernels.sort(key=self._place.last_run_at, reverse=True)
-        page, following = self.paged(kernels, body, int(body.get("pageSize") or 20))
-        return {"kernels": [self._metadata(kernel) for kernel in page], **following}
-
-    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list, which a number names."""
-        size = min(size, self.page_max)
-        first = (max(1, int(body.get("page") or 1)) - 1) * size
-        return things[first : first + size], {}
-
-    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list that goes on by token, and how to ask for the next."""
-        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.page_max)
-        return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
-
-    def _metadata(self, kernel: Kernel) -> Body:
-        newest = kernel.versions[-1]
-        return {
-            "id": kernel.id,
-            "ref": f"{self._place.owner}/{kernel.slug}",
-            "title": kernel.title,
-            "slug": kernel.slug,
-            "author": self._place.owner,
-            "lastRunTime": instant_text(self._place.last_run_at(kernel)),
-            "isPrivate": bool(newest.body.get("isPrivate", True)),
-            "currentVersionNumber": len(kernel.versions),
-            "machineShape": newest.body.get("machineShape"),
-        }
-
-    def _output(self, body: Body) -> Body:
-        kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
-        session = version.session
-        if session is None or session.live:
-            return {"files": [], "log": ""}
-        page_of_files, following = self.page(session.output_files(), body)
-        label = f"{kernel.slug}/{version.number}"
-        files = [{"fileName": name, "url": self._link(label, name)} for name in page_of_files]
-        return {"files": files, "log": json.dumps(session.lines), **following}
-
-    def _start_upload(self, body: Body) -> Body:
-        token = secrets.token_hex(16)
-        self._place.storage.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
-        return {"token": token, "createUrl": self._upload(token)}
-
-    def _create_dataset(self, body: Body) -> Body:
-        if body.get("ownerSlug") != self._place.owner:
-            raise denied("datasets.create")
-        return self._place.storage.create(body)
-
-    def _dataset_status(self, body: Body) -> Body:
-        storage, (owner, slug) = self._place.storage, _dataset(body)
-        dataset = storage.datasets.get(slug)
-        if owner != self._place.owner or dataset is None or not storage.visible(dataset):
-            raise denied("datasets.get")
-        return {"status": storage.status(dataset)}
-
-    def _list_datasets(self, body: Body) -> Body:
-        if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
-            return {"datasets": []}  # there is one account
-        slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
-        page, following = self.paged(slugs, body, _DATASETS_PAGE)
-        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in page], **following}
 
 
 def _dataset(body: Body) -> tuple[str, str]:

@@ -90,16 +90,16 @@ class Dataset:
     deleted: bool = False
 
 
+@dataclass(slots=True)
 class KaggleStorage:
     """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
 
-    def __init__(self, owner: str, root: Path, clock: Clock, rules: KaggleRules) -> None:
-        self._owner = owner
-        self._root = root
-        self._clock = clock
-        self._rules = rules
-        self.blobs: dict[str, UploadedBlob] = {}
-        self.datasets: dict[str, Dataset] = {}
+    _owner: str
+    _root: Path
+    _clock: Clock
+    _rules: KaggleRules
+    blobs: dict[str, UploadedBlob] = field(default_factory=dict)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
 
     def start_upload(self, name: str, size: int, token: str) -> UploadedBlob:
         """Make room for a blob."""

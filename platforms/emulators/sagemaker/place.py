@@ -50,7 +50,7 @@ class SageMakerRules:
 class SageMakerRefusal(Exception):
     """An answer that is an error, with AWS's code for it."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, message: str, code: str = "ValidationException") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -419,7 +419,7 @@ class SageMakerAccount:
         self.rules = rules or SageMakerRules()
         self.jobs: dict[str, Job] = {}
         self.cloud: MotoCloud | None = None
-        self._folder = folder
+        self._folder, self._records = folder, folder / "jobs"
         self._clock = clock
         self.region = region
         self._lock = threading.Lock()
@@ -430,10 +430,6 @@ class SageMakerAccount:
             job = self._new_job(document["request"])
             job.recall(document)
             self.jobs[job.name] = job
-
-    @property
-    def _records(self) -> Path:
-        return self._folder / "jobs"
 
     @property
     def disks(self) -> Path:
@@ -447,16 +443,16 @@ class SageMakerAccount:
         name = request["TrainingJobName"]
         with self._lock:
             if name in self.jobs:
-                raise SageMakerRefusal("ResourceInUse", f"Training job names must be unique: {name}")
+                raise SageMakerRefusal(f"Training job names must be unique: {name}", "ResourceInUse")
             live = sum(job.live for job in self.jobs.values())
             if live >= self.rules.instances_max:
                 raise SageMakerRefusal(
-                    "ResourceLimitExceeded",
                     f"The account-level service limit 'ml.x for training job usage' is {self.rules.instances_max} "
                     f"Instances, with current utilization of {live} Instances",
+                    "ResourceLimitExceeded",
                 )
             if self.cloud is None:
-                raise SageMakerRefusal("InternalFailure", "the place is closed")
+                raise SageMakerRefusal("the place is closed", "InternalFailure")
             self.jobs[name] = job = self._new_job(request)
             job.start(self.cloud)
         return {"TrainingJobArn": job.arn}
@@ -474,9 +470,7 @@ class SageMakerAccount:
         """Do StopTrainingJob. Raises SageMakerRefusal, also for a job that is over."""
         job = self._job(request)
         if not job.live:
-            raise SageMakerRefusal(
-                "ValidationException", f"The request was rejected: the job is in status {job.status}"
-            )
+            raise SageMakerRefusal(f"The request was rejected: the job is in status {job.status}")
         job.stop()
         return {}
 
@@ -484,7 +478,7 @@ class SageMakerAccount:
         """Do DeleteTrainingJob. Raises SageMakerRefusal."""
         job = self._job(request)
         if job.live:
-            raise SageMakerRefusal("ValidationException", f"{job.name} is not in a terminal state")
+            raise SageMakerRefusal(f"{job.name} is not in a terminal state")
         with self._lock:
             self._deleted_seconds += job.billed_seconds
             job.forget()
@@ -531,7 +525,7 @@ class SageMakerAccount:
     def _job(self, request: Mapping[str, Any]) -> Job:
         job = self.jobs.get(str(request.get("TrainingJobName")))
         if job is None:
-            raise SageMakerRefusal("ValidationException", "Requested resource not found.")
+            raise SageMakerRefusal("Requested resource not found.")
         return job
 
 
@@ -557,21 +551,19 @@ def _validate(request: Mapping[str, Any]) -> None:
         ),
     }
     if invalid := [name for name, bad in wrong.items() if bad]:
-        raise SageMakerRefusal("ValidationException", f"1 validation error detected: {', '.join(invalid)}")
+        raise SageMakerRefusal(f"1 validation error detected: {', '.join(invalid)}")
 
 
 def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
     """Refuse what AWS refuses as a training image: one that is no address of ECR in the region of the job."""
     image, access = algorithm.get("TrainingImage"), algorithm.get("TrainingImageConfig", {})
     if (image is None) == (algorithm.get("AlgorithmName") is None):
-        raise SageMakerRefusal("ValidationException", "Exactly one of AlgorithmName and TrainingImage is required")
+        raise SageMakerRefusal("Exactly one of AlgorithmName and TrainingImage is required")
     if image is None or access.get("TrainingRepositoryAccessMode") == "Vpc":
         return  # an algorithm of the account, or a registry of one's own
     parts = _ECR.fullmatch(str(image)) if len(str(image)) <= _IMAGE_CHARACTERS_MAX else None
     if parts is None:
         wanted = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."
-        raise SageMakerRefusal("ValidationException", f"Invalid training image {image}. {wanted}")
+        raise SageMakerRefusal(f"Invalid training image {image}. {wanted}")
     if parts["region"] != region:
-        raise SageMakerRefusal(
-            "ValidationException", f"Invalid DNS suffix for region '{parts['region']}' in training image"
-        )
+        raise SageMakerRefusal(f"Invalid DNS suffix for region '{parts['region']}' in training image")

@@ -218,7 +218,7 @@ def test_what_a_session_may_not_write_is_not_taken(
     honest = session.output_files()
     working = session.terms.folder / "kaggle" / "working"
     (working / "planted").write_bytes(b"{}")
-    monkeypatch.setattr(account.server.calls, "_link", _serving(account, planted))
+    monkeypatch.setattr(account.server, "link", _serving(account, planted))
     monkeypatch.setattr(session, "output_files", lambda: [*honest, planted])
     with suppress(Unreachable):  # under a name that is its to write, it may have come damaged
         account.adapter().collect("uff-ufm-0001", account.store, account.now())

@@ -134,10 +134,10 @@ def test_a_log_that_is_published_late_is_fetched_when_it_is_there(
     counting(account)
     until(lambda: lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20))), "a line")
     with monkeypatch.context() as patch:
-        honest = account.server.calls.table["kernels.KernelsApiService/ListKernelSessionOutput"]
-        late = {**account.server.calls.table}
+        honest = account.server.table["kernels.KernelsApiService/ListKernelSessionOutput"]
+        late = {**account.server.table}
         late["kernels.KernelsApiService/ListKernelSessionOutput"] = lambda body: {**honest(body), "log": ""}
-        patch.setattr(account.server.calls, "table", late)
+        patch.setattr(account.server, "table", late)
         account.until(KEY, SessionState.ENDED)
         assert lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20)))
     assert lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20))) == WANTED
