@@ -39,7 +39,6 @@ class Bundle:
 
     path: Path
     sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def build_bundle(payload: Path, folder: Path) -> Bundle:
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(target, gzip.compress(buffer.getvalue(), mtime=0))
-    return Bundle(target, digest, target.stat().st_size)
+    return Bundle(target, digest)
 
 
 def extract(archive: Path, target: Path, limits: BundleLimits | None = None) -> list[str]:

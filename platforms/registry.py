@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from platforms import plugin
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # its state. Adding one: docs/inside/adding-a-platform.md.
 _SHIPPED: Mapping[str, Mapping[str, str]] = {
     "kaggle": {
-        "load": "platforms.kaggle.adapter:load",
+        "load": "platforms.kaggle.adapter:KagglePlatform",
         "checkup": "platforms.kaggle.checkup:checks",
         "files": "platforms.kaggle.settings:files",
         "secret_way": "platforms.kaggle.settings:secret_way",
@@ -182,8 +182,8 @@ def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
 def _function(platform: str, name: str, action: str) -> Any:
     """Return a function of a platform, None where it has none. Raises Misconfigured, ImportError."""
     if platform in _SHIPPED:
-        module, _, function = _SHIPPED[platform].get(name, "").partition(":")
-        return getattr(import_module(module), function) if module else None
+        address = _SHIPPED[platform].get(name)
+        return resolve_name(address) if address else None
     distribution = plugin.find(platform)
     if distribution is None:
         raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(all_names())}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
 from jobs.problem import UserError
@@ -124,5 +124,4 @@ def open_store(kind: str, root: Path, options: Mapping[str, str]) -> BlobStore:
     address = _LOADERS.get(kind)
     if address is None:
         raise StoreError("open", kind, "there is no such kind of store", f"Known kinds: {', '.join(sorted(_LOADERS))}")
-    module, function = address.split(":")
-    return cast("Loader", getattr(import_module(module), function))(root, options)
+    return cast("Loader", resolve_name(address))(root, options)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Protocol, TypeVar, cast
 
 from jobs.problem import UserError
@@ -163,8 +163,7 @@ def open_target(name: str, kind: str, options: Mapping[str, str], context: Targe
     address = _LOADERS.get(kind)
     if address is None:
         raise TargetError(name, "open it", f"there is no kind {kind}", f"Known kinds: {', '.join(sorted(_LOADERS))}")
-    module, function = address.split(":")
     try:
-        return cast("Loader", getattr(import_module(module), function))(name, options, context)
+        return cast("Loader", resolve_name(address))(name, options, context)
     except ImportError as error:
         raise TargetError(name, "open it", str(error), "Install the extra for AWS: uff-scheduler[aws]") from error

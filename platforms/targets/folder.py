@@ -210,7 +210,7 @@ class FolderTarget:
         )
 
     def _failed(self, ran: Ran, action: str) -> TargetError:
-        why = ran.last_words or f"it ended with {ran.code}"
+        why = ran.why
         match ran.code:
             case 65:
                 return BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it again")

@@ -52,6 +52,11 @@ class Ran:
         words = " ".join(self.err.split()) or " ".join(self.out.split())
         return "".join(character for character in words if character.isprintable())[-500:]
 
+    @property
+    def why(self) -> str:
+        """Its last words, or with what it ended."""
+        return self.last_words or f"it ended with {self.code}"
+
 
 def run(
     words: Sequence[str],
@@ -218,9 +223,7 @@ class Ssh:
             return TargetError(self.name, action, "the key of that host is not the known one", remedy)
         if "Permission denied" in result.err:
             return TargetError(self.name, action, last_words, f"Let {self.host} know the public key of this target")
-        why = (
-            f"no answer in time. {last_words}" if result.code is None else last_words or f"it ended with {result.code}"
-        )
+        why = f"no answer in time. {last_words}" if result.code is None else result.why
         return TargetUnreachable(self.name, action, why, f"Check that {self.host} is on and answers ssh")
 
 

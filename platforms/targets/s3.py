@@ -62,7 +62,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
         raise BadTargetOption(name, "use its options", str(error), remedy) from error
     commands = Commands(health=read.health, health_seconds=read.health_seconds)
     store = S3Store(client, read.bucket, prefix=read.prefix)
-    return S3Target(name, client, read.bucket, store, read.prefix, commands)
+    return S3Target(name, store, commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,10 @@ class _Pointer:
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Models below ``prefix`` of ``bucket``."""
+    """Models among the objects of a store."""
 
     name: str
-    client: Any
-    bucket: str
     store: S3Store
-    prefix: str
     commands: Commands
 
     def read(self, model: str, *, deep: bool = False) -> Served:
@@ -148,7 +145,7 @@ class S3Target:
 
     def _fault(self, model: str, version: int, digest: str) -> str:
         """Return why the health check fails, or ""."""
-        folder = f"s3://{self.bucket}/{self.prefix}{_folder(model, version, digest)}"
+        folder = f"s3://{self.store.bucket}/{self.store.prefix}{_folder(model, version, digest)}"
         variables = ("env", f"MODEL={model}", f"VERSION={version}", f"FOLDER={folder}")
         ran = run((*variables, "bash", "-c", self.commands.health), self.commands.health_seconds)
         if ran.code is None:
@@ -172,13 +169,13 @@ class S3Target:
 
         data: dict[str, Any] = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
         data["proven"] = proven
-        data["folder"] = self.prefix + _folder(model, *releases[0])
+        data["folder"] = self.store.prefix + _folder(model, *releases[0])
         data["before"] = [{"version": version, "digest": digest} for version, digest in releases[1:]]
         condition = {"IfMatch": mark} if mark else {"IfNoneMatch": "*"}
-        with translated("write", f"{model}/current.json", self.bucket):
+        with translated("write", f"{model}/current.json", self.store.bucket):
             try:
-                self.client.put_object(
-                    Bucket=self.bucket, Key=self._key(model), Body=json.dumps(data).encode(), **condition
+                self.store.client.put_object(
+                    Bucket=self.store.bucket, Key=self._key(model), Body=json.dumps(data).encode(), **condition
                 )
             except ClientError as error:
                 if code_of(error) not in EXISTS | CONTENDED:
@@ -188,8 +185,8 @@ class S3Target:
     def _pointer(self, model: str) -> _Pointer:
         """Return what the pointer says. Raises StoreError, and TargetUnreachable for one that makes no sense."""
         try:
-            with translated("read", f"{model}/current.json", self.bucket):
-                answer = self.client.get_object(Bucket=self.bucket, Key=self._key(model))
+            with translated("read", f"{model}/current.json", self.store.bucket):
+                answer = self.store.client.get_object(Bucket=self.store.bucket, Key=self._key(model))
                 with closing(answer["Body"]) as body:
                     data = body.read(_POINTER_MAX_BYTES)
         except Missing:
@@ -228,7 +225,7 @@ class S3Target:
                 self.store.delete(key)
 
     def _key(self, model: str) -> str:
-        return f"{self.prefix}{model}/current.json"
+        return f"{self.store.prefix}{model}/current.json"
 
     @contextmanager
     def _explained(self, action: str) -> Iterator[None]:

@@ -105,10 +105,7 @@ def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
 def _ask(server: Loopback, probe: Probe, name: str) -> ProbeAnswer | None:
     wanted = len(probe.expected.tokens) if probe.expected else _TOKENS
     question = {"model": name, "prompt": probe.prompt, "max_tokens": wanted, "temperature": 0, "logprobs": 1}
-    return _read(server.call("POST", "/v1/completions", question))
-
-
-def _read(answer: ServerAnswer) -> ProbeAnswer | None:
+    answer = server.call("POST", "/v1/completions", question)
     try:
         logprobs = answer.document["choices"][0]["logprobs"]
         return _answer_of(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,33 +64,25 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
     return S3Store(client, read.bucket, prefix=read.prefix, conditional=read.create_only == "server")
 
 
+@dataclass
 class S3Store:
     """Objects below ``prefix`` of ``bucket``. Any number of processes may share it."""
 
-    def __init__(
-        self,
-        client: Any,
-        bucket: str,
-        *,
-        prefix: str = "",
-        conditional: bool = True,
-        part_bytes: int = PART_BYTES,
-    ) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._prefix = prefix
-        self._conditional = conditional
-        self._part_bytes = part_bytes
-        self._turn = threading.Lock()
+    client: Any
+    bucket: str
+    prefix: str = ""
+    conditional: bool = True
+    part_bytes: int = PART_BYTES
+    _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call did."""
         check_key("create", key)
         if isinstance(source, Path) and not source.is_file():
             raise StoreError("create", key, f"there is no file {source} to take it from")
-        with translated("create", key, self._bucket), nullcontext() if self._conditional else self._turn:
+        with translated("create", key, self.bucket), nullcontext() if self.conditional else self._turn:
             # A condition is checked when all is sent, so a file is asked about before.
-            if (isinstance(source, Path) or not self._conditional) and self._size(key) is not None:
+            if (isinstance(source, Path) or not self.conditional) and self._size(key) is not None:
                 return False
             for _ in range(_CONTENTION_TRIES):
                 wrote = self._create(key, source)
@@ -101,14 +93,14 @@ class S3Store:
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object. Raises StoreUnreachable; the old or the new value stands then."""
         check_key("write", key)
-        with translated("write", key, self._bucket):
+        with translated("write", key, self.bucket):
             self._put(key, data)
 
     def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
         """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
         check_key("read", key)
-        with translated("read", key, self._bucket):
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key))
+        with translated("read", key, self.bucket):
+            answer = self.client.get_object(Bucket=self.bucket, Key=self._name(key))
             with closing(answer["Body"]) as body:
                 if answer["ContentLength"] > limit_bytes:
                     raise StoreError("read", key, f"it is larger than {limit_bytes} bytes")
@@ -117,15 +109,15 @@ class S3Store:
     def fetch(self, key: str, target: Path) -> None:
         """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
         check_key("fetch", key)
-        with translated("fetch", key, self._bucket):
-            head = self._client.head_object(Bucket=self._bucket, Key=self._name(key))
+        with translated("fetch", key, self.bucket):
+            head = self.client.head_object(Bucket=self.bucket, Key=self._name(key))
             size, tag = head["ContentLength"], head["ETag"]
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 replace_below(
                     target.parent,
                     target.name,
-                    lambda sink: download(self._client, self._bucket, self._name(key), size, tag, sink.fileno()),
+                    lambda sink: download(self.client, self.bucket, self._name(key), size, tag, sink.fileno()),
                 )
             except OSError as error:
                 if error.errno in _FULL:
@@ -135,26 +127,24 @@ class S3Store:
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""
         check_key("measure", key)
-        with translated("measure", key, self._bucket):
+        with translated("measure", key, self.bucket):
             return self._size(key)
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
         check_prefix(prefix)
-        with translated("list", prefix, self._bucket):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._name(prefix)
-            )
-            listed = [entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ())]
+        with translated("list", prefix, self.bucket):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._name(prefix))
+            listed = [entry["Key"].removeprefix(self.prefix) for page in pages for entry in page.get("Contents", ())]
         yield from sorted(filter(is_key, listed))
 
     def delete(self, key: str) -> bool:
         """Remove an object; return whether there was one."""
         check_key("delete", key)
-        with translated("delete", key, self._bucket):
+        with translated("delete", key, self.bucket):
             there = self._size(key) is not None
             if there:
-                self._client.delete_object(Bucket=self._bucket, Key=self._name(key))
+                self.client.delete_object(Bucket=self.bucket, Key=self._name(key))
             return there
 
     def sweep(self, older_than: float) -> int:
@@ -164,32 +154,62 @@ class S3Store:
         """
         from botocore.exceptions import ClientError
 
-        pages = self._client.get_paginator("list_multipart_uploads")
-        with translated("sweep", self._prefix, self._bucket):
+        pages = self.client.get_paginator("list_multipart_uploads")
+        with translated("sweep", self.prefix, self.bucket):
             try:
-                uploads = pages.paginate(Bucket=self._bucket, Prefix=self._prefix).search("Uploads[]")
+                uploads = pages.paginate(Bucket=self.bucket, Prefix=self.prefix).search("Uploads[]")
                 old = [one for one in uploads if one and one["Initiated"].timestamp() < older_than]
             except ClientError as error:
                 if code_of(error) not in NO_UPLOAD:  # what rclone says when there is none
                     raise
                 return 0
             for one in old:
-                self._client.abort_multipart_upload(Bucket=self._bucket, Key=one["Key"], UploadId=one["UploadId"])
+                self.client.abort_multipart_upload(Bucket=self.bucket, Key=one["Key"], UploadId=one["UploadId"])
         return len(old)
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return addresses that are signed and expire, and nothing else: no secret goes to a platform."""
+        """Return addresses that are signed, without a request, and expire: no secret goes to a platform."""
         folders = {folder: list(self.keys(f"{folder}/")) for folder in grant.folders}
-        with translated("sign", f"runs/{grant.run}", self._bucket):
-            return presigned_address(self._client, self._bucket, self._prefix, grant, folders)
+        seconds = min(grant.lasts_seconds, _SECONDS_MAX)
+        with translated("sign", f"runs/{grant.run}", self.bucket):
+            return {
+                "kind": "presigned",
+                "posts": [
+                    self._post(below, seconds)
+                    for below in (f"runs/{grant.run}/", *(f"jobs/{job}/" for job in grant.jobs))
+                ],
+                "gets": {key: self._get(key, seconds) for key in grant.reads},
+                "folders": {
+                    folder: {key.removeprefix(f"{folder}/"): self._get(key, seconds) for key in keys}
+                    for folder, keys in folders.items()
+                },
+            }
+
+    def _get(self, key: str, seconds: int) -> str:
+        parameters = {"Bucket": self.bucket, "Key": self._name(key)}
+        return str(self.client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds))
+
+    def _post(self, below: str, seconds: int) -> dict[str, Any]:
+        signed = self.client.generate_presigned_post(
+            self.bucket,
+            f"{self.prefix}{below}${{filename}}",
+            Conditions=[
+                ["content-length-range", 0, _POST_BYTES_MAX],
+                ["starts-with", "$x-amz-checksum-sha256", ""],
+                ["starts-with", "$x-amz-checksum-algorithm", ""],
+            ],
+            ExpiresIn=seconds,
+        )
+        fields = {name: text for name, text in signed["fields"].items() if name != "key"}
+        return {"below": below, "url": signed["url"], "prefix": self.prefix, "fields": fields}
 
     def _name(self, key: str) -> str:
-        return f"{self._prefix}{key}"
+        return f"{self.prefix}{key}"
 
     def _size(self, key: str) -> int | None:
         try:
-            with translated("measure", key, self._bucket):
-                return int(self._client.head_object(Bucket=self._bucket, Key=self._name(key))["ContentLength"])
+            with translated("measure", key, self.bucket):
+                return int(self.client.head_object(Bucket=self.bucket, Key=self._name(key))["ContentLength"])
         except Missing:
             return None
 
@@ -197,10 +217,10 @@ class S3Store:
         """Return whether the key was free and is ours now; None when another writer was at it in this moment."""
         from botocore.exceptions import ClientError
 
-        conditions = {"IfNoneMatch": "*"} if self._conditional else {}
+        conditions = {"IfNoneMatch": "*"} if self.conditional else {}
         try:
-            if isinstance(source, Path) and source.stat().st_size > self._part_bytes:
-                upload(self._client, self._bucket, self._name(key), source, conditions, self._part_bytes)
+            if isinstance(source, Path) and source.stat().st_size > self.part_bytes:
+                upload(self.client, self.bucket, self._name(key), source, conditions, self.part_bytes)
             else:
                 self._put(key, source.read_bytes() if isinstance(source, Path) else source, conditions)
         except ClientError as error:
@@ -212,50 +232,13 @@ class S3Store:
         return True
 
     def _put(self, key: str, data: bytes, conditions: Mapping[str, str] | None = None) -> None:
-        self._client.put_object(
-            Bucket=self._bucket,
+        self.client.put_object(
+            Bucket=self.bucket,
             Key=self._name(key),
             Body=data,
             ChecksumSHA256=sha256_base64(data),
             **(conditions or {}),
         )
-
-
-def presigned_address(
-    client: Any, bucket: str, prefix: str, grant: Grant, folders: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """Return the ``store`` part of a launch: where to write below its prefixes, and from where to read each key.
-
-    ``folders`` lists the keys of each folder that may be read. Signing asks the server nothing.
-    """
-    seconds = min(grant.lasts_seconds, _SECONDS_MAX)
-
-    def get(key: str) -> str:
-        parameters = {"Bucket": bucket, "Key": f"{prefix}{key}"}
-        return str(client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds))
-
-    def post(below: str) -> dict[str, Any]:
-        signed = client.generate_presigned_post(
-            bucket,
-            f"{prefix}{below}${{filename}}",
-            Conditions=[
-                ["content-length-range", 0, _POST_BYTES_MAX],
-                ["starts-with", "$x-amz-checksum-sha256", ""],
-                ["starts-with", "$x-amz-checksum-algorithm", ""],
-            ],
-            ExpiresIn=seconds,
-        )
-        fields = {name: text for name, text in signed["fields"].items() if name != "key"}
-        return {"below": below, "url": signed["url"], "prefix": prefix, "fields": fields}
-
-    return {
-        "kind": "presigned",
-        "posts": [post(below) for below in (f"runs/{grant.run}/", *(f"jobs/{job}/" for job in grant.jobs))],
-        "gets": {key: get(key) for key in grant.reads},
-        "folders": {
-            folder: {key.removeprefix(f"{folder}/"): get(key) for key in keys} for folder, keys in folders.items()
-        },
-    }
 
 
 # Large objects, sent and fetched in several parts at a time.

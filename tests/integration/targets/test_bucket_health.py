@@ -44,7 +44,7 @@ def test_what_answers_is_proven_and_what_does_not_is_taken_back(
     assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert "failed with 3: no words" in done.detail
     assert target.read("ufm") == Served(1, one.digest, proven=True)
-    folder = f"s3://{target.bucket}/served/ufm/releases"
+    folder = f"s3://{target.store.bucket}/served/ufm/releases"
     assert asked.read_text().splitlines() == [
         f"ufm 1 {folder}/1-{one.digest[:12]}/",
         f"ufm 2 {folder}/2-{two.digest[:12]}/",
@@ -82,7 +82,7 @@ def test_a_deployment_that_was_cut_off_before_the_check_is_proven_by_the_next_ca
     assert target.read("ufm").proven is False
     assert target.deploy(release).outcome is DeployOutcome.SERVING
     assert target.read("ufm").proven is True
-    pointer = target.client.get_object(Bucket=target.bucket, Key="served/ufm/current.json")["Body"].read()
+    pointer = target.store.client.get_object(Bucket=target.store.bucket, Key="served/ufm/current.json")["Body"].read()
     assert json.loads(pointer)["proven"] is True
 
 
@@ -133,7 +133,7 @@ def _note_puts(
     patch: pytest.MonkeyPatch, target: S3Target, names: list[str], cut: int = 0, killed: type[BaseException] = OSError
 ) -> None:
     """Note the names of what a target sends, and end its process before request number ``cut``."""
-    asked = target.client._make_api_call
+    asked = target.store.client._make_api_call
     number = count(1)
 
     def ask(operation: str, words: dict[str, Any]) -> Any:
@@ -143,4 +143,4 @@ def _note_puts(
             names.append(words["Key"].rpartition("/")[2])
         return asked(operation, words)
 
-    patch.setattr(target.client, "_make_api_call", ask)
+    patch.setattr(target.store.client, "_make_api_call", ask)
