@@ -118,15 +118,7 @@ class Folders:
     def read(self, key: str, name: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
         self.stand()
-        try:
-            stream = open_below(self.root, f"{key}/{name}")
-        except FileNotFoundError:
-            return
-        with stream:
-            stream.seek(max(offset, 0))
-            while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _LOG_CHUNK_BYTES))):
-                limit_bytes -= len(piece)
-                yield piece
+        yield from read_part(self.root, f"{key}/{name}", offset, limit_bytes)
 
     @contextmanager
     def lock(self, patience_seconds: float = _LOCK_PATIENCE_SECONDS) -> Iterator[None]:
@@ -149,10 +141,29 @@ def take(handle: IO[bytes], patience_seconds: float) -> None:
     """Take a file's exclusive lock; closing the file gives it back. Raises TimeoutError when somebody else keeps it."""
     pause = threading.Event()
     for _ in range(max(1, round(patience_seconds / _PAUSE_SECONDS))):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pause.wait(_PAUSE_SECONDS)
-        else:
+        if take_at_once(handle):
             return
+        pause.wait(_PAUSE_SECONDS)
     raise TimeoutError(f"another process holds {handle.name}")
+
+
+def take_at_once(handle: IO[bytes]) -> bool:
+    """Take a file's exclusive lock if it is free; return whether this call took it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_part(root: Path, relative: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+    """Yield a file below ``root`` from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
+    try:
+        stream = open_below(root, relative)
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(max(offset, 0))
+        while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _LOG_CHUNK_BYTES))):
+            limit_bytes -= len(piece)
+            yield piece

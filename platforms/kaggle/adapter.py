@@ -31,8 +31,7 @@ from platforms.kaggle.api.account import open_account, require_one_account
 from platforms.kaggle.api.client import KaggleClient, Push, Pushed
 from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.kaggle.kernel.packing import BackgroundTasks, Inputs, Packed, TaskUnfinished, is_source_of, pack
-from platforms.kaggle.session.observer import DELETED, Observer, Tail, find_orphans
-from platforms.kaggle.session.records import LaunchRecords, Record
+from platforms.kaggle.session.observer import DELETED, LaunchRecords, Observer, Record, Tail, find_orphans
 from platforms.kaggle.settings import read_settings
 from platforms.record_file import DamagedRecord, unclear
 from platforms.registry import PlatformContext
@@ -133,19 +132,13 @@ class Collector:
         return sound
 
 
-def load(settings: Mapping[str, str], context: PlatformContext) -> KagglePlatform:
-    """Return the Kaggle platform of one pool. Raises Misconfigured, and ImportError when a library is missing."""
-    return KagglePlatform(settings, context, os.environ)
-
-
 class KagglePlatform:
     """Runs payloads as private kernels of one account; docs/kaggle.md lists the settings."""
 
-    def __init__(self, settings: Mapping[str, str], context: PlatformContext, environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = chosen = read_settings(settings)
         self._context = context
-        self._account = open_account(chosen, environ)
-        self._client = self._account.client
+        self._client = open_account(chosen, os.environ)
         root = context.state_folder.absolute()
         try:
             self._records = LaunchRecords(root / "launches")
@@ -197,7 +190,7 @@ class KagglePlatform:
             until = stopwatch() + self._settings.upload_seconds
             with _nothing_started():
                 packed = pack(request, self._context, self._inputs, self._settings, now, until)
-                owner = require_one_account(self._account, self._context)
+                owner = require_one_account(self._client, self._context)
             if stopwatch() > until + self._settings.call_seconds:
                 # Whoever waits for the answer may have given up, and taken the launch for lost.
                 raise Refused("kaggle", "launch", "getting ready took too long", "What is ready is kept for the next")
@@ -299,7 +292,7 @@ class KagglePlatform:
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return Kaggle's books on GPU time of this week."""
         with self._answering("read_quota"):
-            require_one_account(self._account, self._context)
+            require_one_account(self._client, self._context)
             week = self._client.gpu_week()
         if not now < week.end <= now + _WEEK_AND_SKEW_SECONDS:
             raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended, or ends, at {week.end}")

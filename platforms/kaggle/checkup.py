@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from platforms.base import Checked, Misconfigured, Unreachable, check_clock
-from platforms.kaggle.api.account import Account, open_account
+from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied
 from platforms.kaggle.settings import read_settings
 
@@ -26,16 +27,16 @@ def checks(
     del probe
     chosen = read_settings(settings)
     try:
-        account = open_account(chosen, environ)
+        client = open_account(chosen, environ)
     except Misconfigured as error:
         return {"library": _library, "credentials": partial(_fail, error)}  # the rest cannot be asked without
     questions: dict[str, Callable[[], Checked]] = {
         "library": _library,
-        "credentials": partial(_credentials, account),
-        "quota": partial(_quota, account),
-        "clock": partial(_clock, account, now),
+        "credentials": partial(_credentials, client),
+        "quota": partial(_quota, client),
+        "clock": partial(_clock, client, now),
         "accelerator": partial(_accelerator, chosen.machine_shape),
-        "uploads": partial(_uploads, account, chosen.call_seconds),
+        "uploads": partial(_uploads, client, chosen.call_seconds),
     }
     return {name: partial(_answered, check) for name, check in questions.items()}
 
@@ -70,22 +71,22 @@ def _installed(distribution: str) -> str:
         return ""
 
 
-def _credentials(account: Account) -> Checked:
-    owner = account.client.owner()
-    account.client.gpu_week()  # proves that they are taken: a key's owner is known without asking
-    return Checked("ok", f"{owner}, by {account.credentials.origin}")
+def _credentials(client: KaggleClient) -> Checked:
+    owner = client.owner()
+    client.gpu_week()  # proves that they are taken: a key's owner is known without asking
+    return Checked("ok", f"{owner}, by {client.wire.credentials.origin}")
 
 
-def _quota(account: Account) -> Checked:
-    week = account.client.gpu_week()
+def _quota(client: KaggleClient) -> Checked:
+    week = client.gpu_week()
     left = max(0, week.left_seconds)
     sentence = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} GPU hours are left this week"
     return Checked("ok", sentence) if left else Checked("warning", sentence, "Wait for the refresh")
 
 
-def _clock(account: Account, now: float) -> Checked:
-    account.client.gpu_week()
-    return check_clock(account.wire.clock_shown, now, "Kaggle")
+def _clock(client: KaggleClient, now: float) -> Checked:
+    client.gpu_week()
+    return check_clock(client.wire.clock_shown, now, "Kaggle")
 
 
 def _accelerator(shape: str) -> Checked:
@@ -94,9 +95,9 @@ def _accelerator(shape: str) -> Checked:
     return Checked("ok", shape or "none: CPU kernels")
 
 
-def _uploads(account: Account, seconds: int) -> Checked:
+def _uploads(client: KaggleClient, seconds: int) -> Checked:
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
         file = Path(folder) / "doctor.bin"
         file.write_bytes(b"?")
-        account.client.datasets.upload(file, file.name, seconds)
+        client.datasets.upload(file, file.name, seconds)
     return Checked("ok", "a file was taken")

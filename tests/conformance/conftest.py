@@ -18,7 +18,7 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
-from platforms.kaggle.session.records import LaunchRecords, Record
+from platforms.kaggle.session.observer import LaunchRecords, Record
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load

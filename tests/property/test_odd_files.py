@@ -15,7 +15,7 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Unreachable
 from platforms.bundle import BadArchive, extract
 from platforms.folders import Folders
-from platforms.kaggle.session.records import LaunchRecords
+from platforms.kaggle.session.observer import LaunchRecords
 from platforms.local.adapter import Session
 from platforms.local.records import CLAIM, END, ORDER, OUTPUT
 from platforms.manual.adapter import OFFER, HandOver

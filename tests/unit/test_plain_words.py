@@ -86,7 +86,7 @@ FIELDS = {
     "scheduler/views/long_work.py": {"told"},
     "scheduler/verbs/shapes.py": {"told"},
     "platforms/base.py": {"told", "taken", "found"},
-    "platforms/kaggle/session/records.py": {"told", "taken"},
+    "platforms/kaggle/session/observer.py": {"told", "taken"},
     "platforms/remote.py": {"told", "taken"},
 }
 

@@ -20,22 +20,13 @@ _FILE = "account.json"
 REMEDY = "Give all Kaggle pools credentials of one account, or disable the others (enabled = false)"
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Who we are and how we talk to Kaggle."""
-
-    credentials: Credentials
-    wire: Wire
-    client: KaggleClient
-
-
 def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> KagglePublished:
     """Return what the account of a pool with these settings may see. Raises Misconfigured, ImportError."""
-    return open_account(read_settings(settings), environ).client.published
+    return open_account(read_settings(settings), environ).published
 
 
-def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Account:
-    """Return the account of a pool, without asking Kaggle. Raises Misconfigured, ImportError."""
+def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> KaggleClient:
+    """Return Kaggle as the account of a pool sees it, without asking Kaggle. Raises Misconfigured, ImportError."""
     import_library()
     from kagglesdk.kaggle_env import get_env
 
@@ -43,10 +34,8 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Accoun
         get_env()
     except Exception as error:
         raise Misconfigured("kaggle", "load", str(error), "Unset it, or set it to PROD") from error
-    credentials = read_credentials(settings.credentials, environ)
-    wire = Wire(credentials, settings.emulator, settings.call_seconds)
-    client = KaggleClient(wire, credentials.username, credentials.token, settings.tries, settings.pause_seconds)
-    return Account(credentials, wire, client)
+    wire = Wire(read_credentials(settings.credentials, environ), settings.emulator, settings.call_seconds)
+    return KaggleClient(wire, settings.tries, settings.pause_seconds)
 
 
 # The account of a pool, kept between daemons, because two accounts of one owner are refused.
@@ -71,12 +60,12 @@ def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_
     return kept.username if kept is not None and kept.credential == _digest(credentials) else ""
 
 
-def require_one_account(account: Account, context: PlatformContext) -> str:
+def require_one_account(client: KaggleClient, context: PlatformContext) -> str:
     """Return the account's name as Kaggle tells it, and keep it.
 
     Raises Misconfigured when another pool is of another account, and Unreachable.
     """
-    name, credentials = account.client.owner(), account.credentials
+    name, credentials = client.owner(), client.wire.credentials
     if not credentials.username:
         kept = _Kept(name, _digest(credentials))
         write_whole(context.state_folder / _FILE, json.dumps(asdict(kept)))  # before the comparison: others see it

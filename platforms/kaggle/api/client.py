@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from jobs.inputs.folder import TreeError
 from jobs.payload.store.tree import BadListing, Entry
 from platforms.base import Misconfigured, QuotaReading, Unreachable
-from platforms.kaggle.api.answers import Answer, NoAnswer, nothing_wrong
-from platforms.kaggle.api.wire import Denied, Throttled, TooLarge, Wire, plain
+from platforms.kaggle.api.wire import Answer, Denied, NoAnswer, Throttled, TooLarge, Wire, nothing_wrong, plain
 
 _Result = TypeVar("_Result")
 _WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
@@ -50,74 +49,6 @@ _DATASET_STATES = frozenset(
 )
 
 
-class Caller:
-    """One account. A read is made at most ``tries`` times, ``pause_seconds`` apart and longer."""
-
-    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
-        self.wire = wire
-        self._username = username
-        self._token = token
-        self._tries = tries
-        self.pause_seconds = pause_seconds
-        self.patience = threading.Event()
-
-    def owner(self) -> str:
-        """Return the account's name, asking once whose token it is. Raises Misconfigured, Unreachable."""
-        if not self._username:
-            try:
-                username = self.read("security.OAuthService", "IntrospectToken", {"token": self._token}, _active_user)
-            except Denied as error:
-                raise Misconfigured(
-                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
-                ) from None
-            if not username:
-                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
-            self._username = username
-        return self._username
-
-    def own(self, ref: object) -> str | None:
-        """Return the slug of a kernel or dataset of ours that is named by its address; None: somebody else's."""
-        *_, owner, slug = ["", "", *str(ref or "").split("/")]
-        return slug if owner.lower() == self.owner().lower() else None
-
-    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]) -> _Result:
-        """Make a call that changes nothing, repeated while there is no answer. Raises as Wire.call."""
-        for round_number in range(self._tries - 1):
-            try:
-                return self.wire.call(service, name, fields, read)
-            except Unreachable as error:
-                wait_seconds = error.wait_seconds if isinstance(error, Throttled) else 0.0
-                self.patience.wait(max(self.pause_seconds * 2**round_number, min(wait_seconds, _WAIT_SECONDS_MAX)))
-        return self.wire.call(service, name, fields, read)
-
-    def find(
-        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
-    ) -> _Result | None:
-        """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
-        try:
-            return self.read(service, name, fields, read)
-        except Denied as error:
-            require_missing(error)
-            return None
-
-    def pages(
-        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int
-    ) -> Iterator[tuple[list[Answer], str]]:
-        """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
-
-        A page is asked for by number, or by token where the service names one.
-        Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
-        """
-        token = ""
-        for number in range(1, most + 1):
-            wanted = {**fields, **({"page_token": token} if token else {"page": number})}
-            try:
-                entries, token = self.read(service, name, wanted, partial(_listed, field, goes_on=number > 1))
-            except Denied as error:
-                raise Unreachable("kaggle", name, str(error)) from None
-            yield entries, token
-
-
 def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], str]:
     """Return one page of a list and what names the next.
 
@@ -146,7 +77,7 @@ def require_missing(error: Denied) -> None:
 class KagglePublished:
     """What Kaggle holds and an account may see; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: KaggleClient) -> None:
         self._caller = caller
 
     def pin(self, source: str) -> tuple[str, list[Entry]]:
@@ -293,13 +224,77 @@ class OutputPage:
     next_page: str
 
 
-class KaggleClient(Caller):
-    """Kaggle as one account sees it, with plain values in and out."""
+class KaggleClient:
+    """Kaggle as one account sees it, with plain values in and out.
 
-    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
-        super().__init__(wire, username, token, tries, pause_seconds)
+    A read is made at most ``tries`` times, ``pause_seconds`` apart and longer.
+    """
+
+    def __init__(self, wire: Wire, tries: int, pause_seconds: float) -> None:
+        self.wire = wire
+        self._username = wire.credentials.username
+        self._tries = tries
+        self.pause_seconds = pause_seconds
+        self.patience = threading.Event()
         self.datasets = Datasets(self)
         self.published = KagglePublished(self)
+
+    def owner(self) -> str:
+        """Return the account's name, asking once whose token it is. Raises Misconfigured, Unreachable."""
+        if not self._username:
+            try:
+                fields = {"token": self.wire.credentials.token}
+                username = self.read("security.OAuthService", "IntrospectToken", fields, _active_user)
+            except Denied as error:
+                raise Misconfigured(
+                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
+                ) from None
+            if not username:
+                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
+            self._username = username
+        return self._username
+
+    def own(self, ref: object) -> str | None:
+        """Return the slug of a kernel or dataset of ours that is named by its address; None: somebody else's."""
+        *_, owner, slug = ["", "", *str(ref or "").split("/")]
+        return slug if owner.lower() == self.owner().lower() else None
+
+    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]) -> _Result:
+        """Make a call that changes nothing, repeated while there is no answer. Raises as Wire.call."""
+        for round_number in range(self._tries - 1):
+            try:
+                return self.wire.call(service, name, fields, read)
+            except Unreachable as error:
+                wait_seconds = error.wait_seconds if isinstance(error, Throttled) else 0.0
+                self.patience.wait(max(self.pause_seconds * 2**round_number, min(wait_seconds, _WAIT_SECONDS_MAX)))
+        return self.wire.call(service, name, fields, read)
+
+    def find(
+        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
+    ) -> _Result | None:
+        """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
+        try:
+            return self.read(service, name, fields, read)
+        except Denied as error:
+            require_missing(error)
+            return None
+
+    def pages(
+        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int
+    ) -> Iterator[tuple[list[Answer], str]]:
+        """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
+
+        A page is asked for by number, or by token where the service names one.
+        Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
+        """
+        token = ""
+        for number in range(1, most + 1):
+            wanted = {**fields, **({"page_token": token} if token else {"page": number})}
+            try:
+                entries, token = self.read(service, name, wanted, partial(_listed, field, goes_on=number > 1))
+            except Denied as error:
+                raise Unreachable("kaggle", name, str(error)) from None
+            yield entries, token
 
     def push(self, push: Push, seconds: int) -> Pushed:
         """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
@@ -465,7 +460,7 @@ def _gpu_week(answer: Answer) -> QuotaReading:
 class Datasets:
     """An account's datasets."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: KaggleClient) -> None:
         self._caller = caller
 
     def status(self, slug: str) -> str | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from jobs.payload.bounds import SPAN_MAX, digits
 from jobs.payload.clock import stopwatch
 from jobs.payload.deadline import Deadline, header_date
 from platforms.base import Misconfigured, Unreachable
-from platforms.kaggle.api.answers import Answer, NoAnswer
 from platforms.kaggle.settings import Credentials
 
 if TYPE_CHECKING:
@@ -39,9 +40,152 @@ _RATE_MIN = 10_000  # bytes a second
 _REDIRECTS = 5  # from a signed address to where the file lies
 TOO_LARGE = 413  # also for what we do not take
 _TIMED_OUT = 408  # said by whatever stands between, which cannot know what was done
+_NUMBER_MAX = 2**63 - 1
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s", re.ASCII)
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?:Z|\+00:00)?", re.ASCII)
+_EARLIEST = datetime(2015, 1, 1, tzinfo=UTC).timestamp()
 
 
-# Kaggle's own client library under our terms: our credentials, a deadline and a size limit on every exchange.
+# What makes the body of a good answer an answer. A body without its word tells nothing, whatever its status.
+#
+# Kaggle's library reads a missing field as its default and a cut word as the first that ends like it, which turns half
+# an answer into a state. So fields are read here, from the JSON itself: there and of their type, or it is no answer.
+class NoAnswer(ValueError):
+    """What came lacks what would make it an answer; the message names the field and quotes nothing."""
+
+
+class Answer:
+    """The JSON object of an answer, or a part of it, of which each field is read by the type that it must have.
+
+    A field that is missing and one that is null are the same. Readers raise NoAnswer for a value of another type.
+    """
+
+    def __init__(self, document: Any) -> None:
+        if not isinstance(document, dict):
+            raise NoAnswer("it is no object")
+        self._fields: dict[str, Any] = document
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read an answer's body. Raises NoAnswer."""
+        try:
+            value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        except NoAnswer:
+            raise
+        except (ValueError, RecursionError):
+            raise NoAnswer("it is not JSON, or not all of it") from None
+        return cls(value)
+
+    def is_empty(self) -> bool:
+        """Whether it has no field at all."""
+        return not self._fields
+
+    def text(self, name: str) -> str:
+        """Return a text, empty when it is missing."""
+        return self._of(name, str) or ""
+
+    def needed_text(self, name: str) -> str:
+        """Return a text that must be there."""
+        return self.text(name) or self._lacks(name)
+
+    def flag(self, name: str) -> bool | None:
+        """Return a yes or no; None when it is missing."""
+        value = self._of(name, bool)
+        return None if value is None else bool(value)
+
+    def number(self, name: str) -> int:
+        """Return a whole number that is not negative, also one written as text; 0 when it is missing."""
+        value = self._fields.get(name)
+        if value is None:
+            return 0
+        if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value, re.ASCII):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_MAX:
+            raise NoAnswer(f"{name} is no number")
+        return value
+
+    def word(self, name: str, kind: str, allowed: Collection[str]) -> str:
+        """Return which of the ``known`` words is meant, in any of the spellings of an enumeration named ``kind``."""
+        text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
+        if text not in allowed:
+            raise NoAnswer(f"{name} is none of the words that are known")
+        return text
+
+    def instant(self, name: str) -> float | None:
+        """Return an instant as UTC seconds; None when it is missing."""
+        text = self.text(name)
+        if not text:
+            return None
+        match = _INSTANT.fullmatch(text)
+        try:
+            seconds = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() if match else -math.inf
+        except ValueError:
+            seconds = -math.inf
+        if match is None or seconds < _EARLIEST:
+            raise NoAnswer(f"{name} is no instant")
+        return seconds + float(match[2] or 0)
+
+    def duration(self, name: str) -> float | None:
+        """Return seconds that are not negative; None when they are missing."""
+        text = self.text(name)
+        match = _DURATION.fullmatch(text)
+        if text and match is None:
+            raise NoAnswer(f"{name} is no duration")
+        return float(match[1]) if match else None
+
+    def needed_part(self, name: str) -> Answer:
+        """Return an object inside that must be there."""
+        value = self._of(name, dict)
+        return self._lacks(name) if value is None else Answer(value)
+
+    def parts(self, name: str) -> list[Answer] | None:
+        """Return a list of objects; None when it is missing."""
+        values = self._of(name, list)
+        return None if values is None else [Answer(item) for item in values]
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts, empty when it is missing."""
+        values = self._of(name, list) or []
+        if not all(isinstance(item, str) for item in values):
+            raise NoAnswer(f"{name} holds something that is no text")
+        return values
+
+    def raw(self, name: str) -> Any:
+        """Return a field as it came."""
+        return self._fields.get(name)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these fields is there."""
+        return any(self._fields.get(name) is not None for name in names)
+
+    def _of(self, name: str, kind: type) -> Any:
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise NoAnswer(f"{name} is of another type")
+        return value
+
+    def _lacks(self, name: str) -> Any:
+        raise NoAnswer(f"{name} is missing")
+
+
+def nothing_wrong(answer: Answer) -> bool:
+    """Read an answer that has nothing to tell but what went wrong; an empty object says that nothing did."""
+    return not answer.text("errorMessage")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise NoAnswer("a field is there twice")
+    return result
+
+
+def _refuse_constant(name: str) -> Any:
+    raise NoAnswer(f"{name} is no number")
+
+
+# The wire types of Kaggle's library under our terms: our credentials, a deadline and a size limit on every exchange.
+# The library's client has no deadline, and takes whatever credentials lie around.
 def import_library() -> None:
     """Import every part of the library that is used.
 
@@ -53,57 +197,15 @@ def import_library() -> None:
             import_module(name)
 
 
-def request_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
-    """Return the library's own request for a call of a service (``kernels.KernelsApiService``), with these fields."""
+def body_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
+    """Return what the library sends for a call of a service (``kernels.KernelsApiService``) with these fields."""
     package, _, label = service.partition(".")
     module = "".join(f"_{part.lower()}" for part in re.findall("[A-Z][a-z]+", label.replace("OAuth", "Oauth")))
     types = import_module(f"kagglesdk.{package}.types.{module[1:]}")
     request = (getattr(types, f"Api{name}Request", None) or getattr(types, f"{name}Request"))()
     for field, value in fields.items():
         setattr(request, field, value)
-    return request
-
-
-def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Callable[[Any], None]) -> Any:
-    """Return a client to be used in a ``with`` block; it has ``call``, ``session`` and ``url``.
-
-    ``heard`` is given every good answer.
-    ``emulator`` is the address of an emulator, used as a proxy; None: the environment decides, as for the library.
-    """
-    from kagglesdk.kaggle_env import KaggleEnv
-    from kagglesdk.kaggle_http_client import KaggleHttpClient
-
-    class WireClient(KaggleHttpClient):  # type: ignore[misc]
-        """The library's client, which by itself has no deadline and takes whatever credentials lie around."""
-
-        def _init_session(self) -> None:
-            if self._session is not None:
-                return
-            super()._init_session()
-            self.session.max_redirects = 0  # a redirected call would arrive as a GET
-            for scheme in ("http://", "https://"):
-                self.session.mount(scheme, _bounded(seconds))
-            if emulator:
-                self.session.trust_env = False
-                self.session.proxies = {"http": emulator, "https": emulator}
-
-        def _try_fill_auth(self) -> None:
-            bearer = KaggleHttpClient.BearerAuth
-            legacy = (credentials.username, credentials.key)
-            self._session.auth = bearer(credentials.token) if credentials.token else legacy
-            self._signed_in = True
-
-        @property
-        def session(self) -> Any:
-            return self._session
-
-        def url(self, path: str) -> str:
-            base = self._endpoint if self._env == KaggleEnv.PROD else f"{self._endpoint}/api"
-            return f"{base}/v1/{path}"
-
-    return WireClient(
-        env=KaggleEnv.LOCAL if emulator else None, verbose=False, user_agent="uff-scheduler", response_processor=heard
-    )
+    return request.to_dict(request)
 
 
 class Rest:
@@ -137,7 +239,7 @@ def _bounded(seconds: int) -> Any:
     A ``Rest`` may take any time while it goes on, and so may a streamed answer once its head is here.
     """
     from requests.adapters import HTTPAdapter
-    from requests.exceptions import HTTPError, ReadTimeout
+    from requests.exceptions import ReadTimeout
 
     class Bounded(HTTPAdapter):
         deadline = Deadline(0)
@@ -173,20 +275,9 @@ def _bounded(seconds: int) -> Any:
             except TimeoutError as error:
                 raise ReadTimeout(str(error), request=request) from error
             response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
-            if response.status_code >= 400 and request.method == "POST" and not _is_json(body):
-                # The library would fail over the page that it takes for JSON, and hide a 429.
-                raise HTTPError(f"HTTP {response.status_code}", response=response)
             return response
 
     return Bounded()
-
-
-def _is_json(body: bytes | bytearray) -> bool:
-    try:
-        json.loads(body)
-    except ValueError:
-        return False
-    return True
 
 
 class Denied(Exception):
@@ -220,7 +311,7 @@ class Wire:
     """
 
     def __init__(self, credentials: Credentials, emulator: str, call_seconds: int) -> None:
-        self._credentials = credentials
+        self.credentials = credentials
         self._emulator = emulator
         self._call_seconds = call_seconds
         self.clock_shown: float | None = None  # what Kaggle's clock showed in its last answer, UTC seconds
@@ -238,46 +329,48 @@ class Wire:
         Raises Denied for a no, Unreachable when nothing can be concluded, as from a body that lacks what ``read``
         needs, and Misconfigured when we are not let in.
         """
-        from requests.exceptions import HTTPError, RequestException
-
-        seconds = seconds or self._call_seconds
+        response = self._post(service, name, fields, seconds or self._call_seconds)
         try:
-            with self._client(seconds) as client:
-                return read(client.call(service, name, request_of(service, name, fields), _Body))
-        except HTTPError as error:
-            raise self._sorted(name, error) from None
+            answer = Answer.parse(response.content)
+            if answer.number("code") >= 400:  # with a message it would have been raised as such before
+                raise NoAnswer("it has an error's code, and no message")
+            return read(answer)
         except NoAnswer as error:
             raise Unreachable("kaggle", name, f"the answer is none: {error}") from None
-        except (RequestException, TimeoutError) as error:
-            raise Unreachable("kaggle", name, _reason(error)) from None
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            # The library looks into a body before we do: HTML where JSON was due, a list, a null.
-            raise Unreachable("kaggle", name, f"the answer makes no sense: {_reason(error)}") from None
 
     def location(self, service: str, name: str, fields: Mapping[str, Any]) -> str:
         """Make a call that is answered by another address, and return that. Raises as ``call``."""
-        from requests.exceptions import RequestException, TooManyRedirects
+        response = self._post(service, name, fields, self._call_seconds, moves=True)
+        address = str(response.headers.get("Location", ""))
+        if not (response.is_redirect and address.startswith(("https://", "http://"))):
+            raise Unreachable("kaggle", name, "the answer names no address to fetch it from")
+        return address
+
+    def _post(
+        self, service: str, name: str, fields: Mapping[str, Any], seconds: int, *, moves: bool = False
+    ) -> requests.Response:
+        """Send a call and return its answer, unless that says no, or sends us elsewhere and not as it ``moves``."""
+        from requests.exceptions import RequestException
 
         try:
-            with self._client(self._call_seconds) as client:
-                client.call(service, name, request_of(service, name, fields), None)
-        except TooManyRedirects as error:  # the client follows none
-            address = "" if error.response is None else str(error.response.headers.get("Location", ""))
-            if address.startswith(("https://", "http://")):
-                return address
-        except RequestException as error:
-            raise self._sorted(name, error) from None
-        raise Unreachable("kaggle", name, "the answer names no address to fetch it from")
+            with self._session(seconds) as session:
+                session.max_redirects = _REDIRECTS  # none is followed here; with 0 the first would be an error
+                body = body_of(service, name, fields)
+                response = session.post(_address(f"{service}/{name}", self._emulator), json=body, allow_redirects=False)
+        except (RequestException, TimeoutError) as error:
+            raise Unreachable("kaggle", name, _reason(error)) from None
+        if _refusal_of(response)[0] >= 400 or (response.is_redirect and not moves):
+            raise self._sorted(name, response)
+        self.clock_shown = header_date(response.headers.get("Date")) or self.clock_shown
+        return response
 
     def stream(self, path: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
         """GET ``path`` below the API and yield (content type, piece) until it ends, breaks, idles or is too long."""
         from requests.exceptions import RequestException
 
         opened = False
-        with self._client(self._call_seconds) as client:
-            session = client.session
-            url = client.url(path)
-            headers = {"Accept": "text/event-stream"}
+        url, headers = _address(path, self._emulator), {"Accept": "text/event-stream"}
+        with self._session(self._call_seconds) as session:
             try:
                 with session.get(
                     url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, idle_seconds)
@@ -290,7 +383,9 @@ class Wire:
                         if limit_bytes <= 0:
                             return
             except RequestException as error:
-                raise self._sorted("read the log", error) from None
+                if error.response is None:
+                    raise Unreachable("kaggle", "read the log", _reason(error)) from None
+                raise self._sorted("read the log", error.response) from None
             except Exception as error:
                 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -325,8 +420,7 @@ class Wire:
 
     def _receive(self, url: str, sink: BinaryIO, limit_bytes: int, seconds: float) -> None:
         """Append what ``sink`` lacks, in one exchange."""
-        with self._client(self._call_seconds) as client:
-            session = client.session
+        with self._session(self._call_seconds) as session:
             session.auth, session.max_redirects = None, _REDIRECTS
             headers = {"Range": f"bytes={sink.tell()}-"} if sink.tell() else {}
             began, had = stopwatch(), sink.tell()
@@ -361,8 +455,7 @@ class Wire:
             headers["Content-Range"] = f"bytes */{size}"
         elif first > 0:
             headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
-        with self._client(seconds) as client, source.open("rb") as stream:
-            session = client.session
+        with self._session(seconds) as session, source.open("rb") as stream:
             session.auth = None
             body = b"" if first is None else Rest(stream, first, size, advanced)
             try:
@@ -371,20 +464,27 @@ class Wire:
                 raise Unreachable("kaggle", "upload", _reason(error)) from None
             return response.status_code, str(response.headers.get("Range", ""))
 
-    def _client(self, seconds: int) -> Any:
-        return open_client(self._credentials, self._emulator, seconds, self._note_clock)
+    def _session(self, seconds: int) -> requests.Session:
+        """Return a session of our own for one exchange. With an emulator the environment decides nothing."""
+        import requests
+        from kagglesdk.kaggle_http_client import KaggleHttpClient
 
-    def _note_clock(self, response: requests.Response) -> None:
-        self.clock_shown = header_date(response.headers.get("Date")) or self.clock_shown
+        session, ours = requests.Session(), self.credentials
+        session.headers.update({"User-Agent": "uff-scheduler", "Content-Type": "application/json"})
+        session.auth = KaggleHttpClient.BearerAuth(ours.token) if ours.token else (ours.username, ours.key)
+        session.max_redirects = 0
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _bounded(seconds))
+        if self._emulator:
+            session.trust_env = False
+            session.proxies = {"http": self._emulator, "https": self._emulator}
+        return session
 
-    def _sorted(self, name: str, error: requests.exceptions.RequestException) -> Exception:
-        response = error.response
-        if response is None:
-            return Unreachable("kaggle", name, _reason(error))
+    def _sorted(self, name: str, response: requests.Response) -> Exception:
         status, message = _refusal_of(response)
         if status == 401:
             return Misconfigured(
-                "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
+                "kaggle", name, f"the credentials from {self.credentials.origin} are refused", "Make new ones"
             )
         if status == 429:
             wait_seconds = digits(response.headers.get("Retry-After"), SPAN_MAX)
@@ -394,16 +494,12 @@ class Wire:
         return Denied(status, message)
 
 
-class _Body:
-    """Stands where Kaggle's library has its own type of an answer: the body is read by us."""
+def _address(path: str, emulator: str) -> str:
+    """Return where a path of the API is: at Kaggle, or at the address that stands for it behind an emulator."""
+    from kagglesdk.kaggle_env import KaggleEnv, get_endpoint, get_env
 
-    @staticmethod
-    def prepare_from(response: requests.Response) -> Answer:
-        """Return the answer. Raises NoAnswer, also for what says by its code that it is an error."""
-        answer = Answer.parse(response.content)
-        if answer.number("code") >= 400:  # with a message it would have been raised as such before
-            raise NoAnswer("it has an error's code, and no message")
-        return answer
+    place = KaggleEnv.LOCAL if emulator else get_env()
+    return f"{get_endpoint(place)}{'' if place is KaggleEnv.PROD else '/api'}/v1/{path}"
 
 
 def plain(text: object) -> str:
@@ -416,7 +512,7 @@ def _refusal_of(response: Any) -> tuple[int, str]:
     try:
         body = response.json()
         status, message = int(body["code"]), str(body["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return int(response.status_code), plain(response.reason)
     return max(status, int(response.status_code)), plain(message)
 

@@ -130,11 +130,9 @@ class Inputs:
         Unreachable, Denied, OSError.
         """
         data = archive.read_bytes()
-
-        def make(path: Path) -> None:
-            path.write_bytes(data)
-
-        return self._give(kind, "code", hashlib.sha256(data).hexdigest(), make, now, until)
+        return self._give(
+            kind, "code", hashlib.sha256(data).hexdigest(), lambda path: path.write_bytes(data), now, until
+        )
 
     def give_objects(
         self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float, into: str = "store"
@@ -224,7 +222,7 @@ class Inputs:
                 path.unlink()
 
     def _give(
-        self, kind: str, into: str, identity: str, make: Callable[[Path], None], now: int, until: float
+        self, kind: str, into: str, identity: str, make: Callable[[Path], object], now: int, until: float
     ) -> AttachedInput:
         """Give the file that ``make`` writes; of one ``identity`` it writes the same file each time."""
         task = f"{kind}-{identity}"
@@ -241,7 +239,7 @@ class Inputs:
         return AttachedInput(slug, name, sha256, into)
 
     def _prepare(
-        self, kind: str, identity: str, make: Callable[[Path], None], now: int, tell: Callable[[str], None]
+        self, kind: str, identity: str, make: Callable[[Path], object], now: int, tell: Callable[[str], None]
     ) -> tuple[str, str, str]:
         """Return slug, name and digest of a READY dataset; what was made before is neither made nor sent again."""
         target = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
@@ -318,7 +316,7 @@ def _kept(slug: str, keep_seconds: int) -> int:
     return min(keep_seconds, _STRANGE_SECRETS_SECONDS) if f"-{_SECRETS}-" in slug else keep_seconds
 
 
-def _pack(make: Callable[[Path], None], archive: Path) -> str:
+def _pack(make: Callable[[Path], object], archive: Path) -> str:
     make(archive)
     return sha256_file(archive)
 

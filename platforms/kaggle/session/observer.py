@@ -6,23 +6,144 @@ Also kernels of ours that run without a record, recognised by their own source.
 from __future__ import annotations
 
 import codecs
+import json
 import math
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from jobs.payload.bounded_file import open_below
 from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
+from jobs.payload.whole_file import write_whole
 from platforms.base import InQueue, Observed, PlatformError, Refused, SessionState, StopChannel, Unreachable
+from platforms.folders import read_part, take, take_at_once
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.kernel.packing import is_source_of, order_of
-from platforms.kaggle.session.records import LaunchRecords, Record, SessionWords
+from platforms.record_file import read_record
+
+# What must be remembered of each launch: one file for each key, replaced whole.
+#
+# A record is written before the kernel is pushed, so that a launch whose answer never came is looked for by its slug
+# and never pushed a second time: Kaggle would start a second session beside the first.
+_LOCK_PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One launch. Instants are UTC seconds (scheduled).
+
+    ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
+    ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
+    ``queued_at`` is when it was last seen to wait, and ``started`` the earliest that it can have begun after that.
+    ``over_at`` is when it was first seen to be over, ``asked_at`` when it was first asked to leave, ``cancelled_at``
+    when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is how
+    long Kaggle was asked to let it run, ``overran_at`` when it was last seen to run for longer. ``told`` is False when
+    ``ended`` is the latest that the end can have been, ``taken`` True when it was ended from outside, and not by us.
+    ``jobs`` and ``relays`` say what to bring home. ``collected`` is true when no more is wanted.
+    ``slug`` is the kernel's name, ``datasets`` those of its inputs.
+    """
+
+    key: str
+    slug: str
+    state: Literal["intent", "pushed", "ended", "void"]
+    intended_at: int
+    void_from: int
+    jobs: tuple[str, ...] = ()
+    relays: bool = False
+    datasets: tuple[str, ...] = ()
+    queued_at: int | None = None
+    started: int | None = None
+    ended: int | None = None
+    detail: str = ""
+    asked_at: int | None = None
+    cancelled_at: int | None = None
+    deleted_at: int | None = None
+    over_at: int | None = None
+    missed_at: int | None = None
+    collected: bool = False
+    timeout_seconds: int | None = None
+    overran_at: int | None = None
+    told: bool = True
+    taken: bool = False
+
+    def having(self, **changes: Any) -> Record:
+        """Return the record with ``changes``."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWords:
+    """What a session has said of itself: its id, if it can be asked to save, when it began. None: nothing yet."""
+
+    session_id: int | None = None
+    hears: bool | None = None
+    began: float | None = None
+
+
+class LaunchRecords:
+    """The records below ``root``, which any number of adapters and daemons may share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def all_keys(self) -> list[str]:
+        """Return the keys of all records, sorted."""
+        return sorted(path.name.removesuffix(".json") for path in self._root.glob("*.json"))
+
+    def read(self, key: str) -> Record | None:
+        """Return a record. Raises OSError, DamagedRecord; the root must be there."""
+        self._root.stat()  # an unmounted disk must not look like an empty one
+        return read_record(self._root, f"{key}.json", Record)
+
+    def write(self, record: Record) -> Record:
+        """Write a record so that a crash leaves the old one or the new one."""
+        write_whole(self._root / f"{record.key}.json", json.dumps(asdict(record)), sync=True)
+        return record
+
+    def drop(self, key: str) -> None:
+        """Forget a launch, its log and what it said."""
+        for kind in ("log", "live", "said", "tail", "lock", "json"):
+            (self._root / f"{key}.{kind}").unlink(missing_ok=True)
+
+    def path(self, key: str, kind: str) -> Path:
+        """Return where output is kept: the ``log`` of an ended session, what is streamed of a ``live`` one."""
+        return self._root / f"{key}.{kind}"
+
+    def words(self, key: str) -> SessionWords:
+        """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
+        return read_record(self._root, f"{key}.said", SessionWords) or SessionWords()
+
+    def note_words(self, key: str, report: SessionWords) -> None:
+        """Write down what a session has said of itself; its log is the only source of that."""
+        write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
+
+    @contextmanager
+    def tail_held(self, key: str) -> Iterator[bool]:
+        """Hold the right to read a session's stream, at once; False: somebody else reads it."""
+        with (self._root / f"{key}.tail").open("ab") as handle:
+            yield take_at_once(handle)
+
+    def is_held(self, key: str) -> bool:
+        """Return whether somebody holds a key just now."""
+        try:
+            with (self._root / f"{key}.lock").open("rb") as handle:
+                return not take_at_once(handle)
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def held(self, key: str) -> Iterator[None]:
+        """Hold a key against other threads and daemons. Raises TimeoutError when somebody else keeps it."""
+        with (self._root / f"{key}.lock").open("ab") as handle:
+            take(handle, _LOCK_PATIENCE_SECONDS)
+            yield
+
 
 # A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
 #
@@ -34,7 +155,6 @@ _LINE_CHARACTERS_MAX = 1 << 20
 _SECONDS_MAX = 1e11
 _KEPT_BYTES = 8 << 20
 _STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content
-_PIECE_BYTES = 1 << 16
 _NOTICE = b"\n[output beyond %d bytes is dropped]\n"
 # Real seconds. Kaggle's balancer cuts idle streams after about two minutes, so a longer silence is a dead connection.
 _SILENCE_SECONDS = 180.0
@@ -178,15 +298,15 @@ class Tail:
 
     def read(self, record: Record, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield at most ``limit_bytes`` of the payload's output from byte ``offset`` on."""
-        path = self._records.log_path(record.key)
+        path = self._records.path(record.key, "log")
         if record.state != "ended":
             self.catch_up(record)
             self.follow(record)
         elif not path.exists():
             self.keep(record)  # it was not published yet when the end was seen
         if not path.exists():
-            path = self._records.live_path(record.key)  # all there is, also of a session whose log was lost
-        yield from _part(path, max(0, offset), limit_bytes)
+            path = self._records.path(record.key, "live")  # all there is, also of a session whose log was lost
+        yield from read_part(path.parent, path.name, offset, limit_bytes)
 
     def keep(self, record: Record) -> SessionLog | None:
         """Save the output of a session that is over; return what its log told, None when there is none any more."""
@@ -200,16 +320,16 @@ class Tail:
         entries = entries_of(output.log)
         if not entries:
             return log  # nothing, or not published yet
-        fresh = self._records.log_path(record.key).with_suffix(".log.new")
+        fresh = self._records.path(record.key, "log").with_suffix(".log.new")
         with fresh.open("wb") as sink:
             if _pour(log, [entries], sink, 0):
                 sink.writelines(log.rest())
-        live = self._records.live_path(record.key)
+        live = self._records.path(record.key, "live")
         if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the whole log was cut
             fresh.unlink()
-            live.replace(self._records.log_path(record.key))
+            live.replace(self._records.path(record.key, "log"))
         else:
-            fresh.replace(self._records.log_path(record.key))
+            fresh.replace(self._records.path(record.key, "log"))
             live.unlink(missing_ok=True)
         return log
 
@@ -257,7 +377,7 @@ class Tail:
                     reported = report
                     self._records.note_words(record.key, reported)
 
-        with self._records.live_path(record.key).open("ab") as sink:
+        with self._records.path(record.key, "live").open("ab") as sink:
             _pour(log, groups(), sink, sink.tell())
 
 
@@ -274,19 +394,6 @@ def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, s
             sink.write(piece[max(0, len(piece) - max(0, written - skip)) :])
         sink.flush()
     return True
-
-
-def _part(path: Path, offset: int, limit_bytes: int) -> Iterator[bytes]:
-    try:
-        stream = open_below(path.parent, path.name)
-    except FileNotFoundError:
-        return
-    with stream:
-        stream.seek(offset)
-        left = limit_bytes
-        while left > 0 and (piece := stream.read(min(left, _PIECE_BYTES))):
-            left -= len(piece)
-            yield piece
 
 
 # What Kaggle shows of each launch, held against our records.
@@ -336,13 +443,10 @@ class Observer:
 
     def look(self, record: Record, now: int) -> Observed | None:
         """Return a launch as it stands, writing down what is final; None: Kaggle does not show it (yet)."""
-        match record.state:
-            case "void":
-                return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
-            case "ended":
-                return self.observed(record, SessionState.ENDED)
-            case _:
-                pass
+        if record.state == "void":
+            return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
+        if record.state == "ended":
+            return self.observed(record, SessionState.ENDED)
         status = self._client.status(record.slug)
         if status is None:
             return self._look_for_missing(record, now)

@@ -22,7 +22,7 @@ from jobs.payload import deadline
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from platforms.kaggle.api.wire import Wire
-from platforms.kaggle.session.records import LaunchRecords
+from platforms.kaggle.session.observer import LaunchRecords
 from scheduler.clock import stopwatch
 from scheduler.core.job import Done, Held, Queued
 from scheduler.core.ledger import seconds_within

@@ -28,7 +28,7 @@ def client(account: Account) -> KaggleClient:
 
 def client_of(account: Account) -> KaggleClient:
     wire = Wire(Credentials("a test", username="alice", key=account.place.key), account.server.address, 5)
-    return KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
+    return KaggleClient(wire, tries=1, pause_seconds=0)
 
 
 def push(client: KaggleClient, slug: str, source: str = HELLO, title: str | None = None, **fields: Any) -> Any:
@@ -245,7 +245,7 @@ def test_without_a_version_the_newest_session_is_meant(account: Account, client:
     session_of(account, "the-kernel").join()
     push(client, "the-kernel", LASTING)
     wanted = {"userName": "alice", "kernelSlug": "the-kernel"}
-    status = account.server.calls.table["kernels.KernelsApiService/GetKernelSessionStatus"]
+    status = account.server.table["kernels.KernelsApiService/GetKernelSessionStatus"]
     assert status({**wanted, "versionLabel": "v1"})["status"] == "COMPLETE"
     assert status(wanted)["status"] in {"QUEUED", "RUNNING"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
 from platforms.kaggle.api.wire import Wire
-from platforms.kaggle.session.records import LaunchRecords
+from platforms.kaggle.session.observer import LaunchRecords
 from tests.lab.faults import Fault
 from tests.lab.night import one_in
 from tests.lab.patience import until_state
@@ -49,7 +49,7 @@ def test_without_quota_the_pool_waits_for_the_refresh(account_at: Callable[..., 
 
 
 def test_an_unknown_refusal_needs_a_person(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(account.server.calls.table, SAVE, lambda _body: {"error": "Notebook not found"})
+    monkeypatch.setitem(account.server.table, SAVE, lambda _body: {"error": "Notebook not found"})
     with pytest.raises(Refused, match="Notebook not found") as refused:
         account.adapter().launch(account.request(KEY, "wait"), account.now())
     assert refused.value.permanent
@@ -86,7 +86,7 @@ def test_a_session_without_its_inputs_is_ended_at_once_and_paid(
 def test_a_kernel_that_lands_under_another_name_is_ended(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = account.place.push
     elsewhere = {"newTitle": "somewhere else"}
-    monkeypatch.setitem(account.server.calls.table, SAVE, lambda body: honest({**body, **elsewhere}))
+    monkeypatch.setitem(account.server.table, SAVE, lambda body: honest({**body, **elsewhere}))
     ended = account.adapter().launch(account.request(KEY, "wait"), account.now())
     assert "landed as somewhere-else version 1" in ended.detail
     assert [session.live for session in account.place.sessions()] == [False]

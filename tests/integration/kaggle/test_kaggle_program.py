@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.stdin.flush()
         address = process.stdout.readline().strip()
         wire = Wire(Credentials("a test", username="alice", key="the-key"), address, 5)
-        return process, KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
+        return process, KaggleClient(wire, tries=1, pause_seconds=0)
 
     yield start_program
     for process in started:

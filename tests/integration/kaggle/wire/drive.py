@@ -142,7 +142,7 @@ def main() -> None:
         def client(username: str, token: str) -> KaggleClient:
             credentials = Credentials("a test", token=token, username=username, key="" if token else "the-key")
             wire = Wire(credentials, Replay.address, 5)
-            return KaggleClient(wire, username, token, tries=1, pause_seconds=0)
+            return KaggleClient(wire, tries=1, pause_seconds=0)
 
         known = calls(client("alice", ""), client("", "an-access-token"), folder)
         for case, recorded in cases.items():
