@@ -48,9 +48,9 @@ def read_record(root: Path, relative: str, kind: type[_Record]) -> _Record | Non
     return record
 
 
-def unclear(key: str, error: DamagedRecord) -> Observed:
+def unclear(key: str, why: object) -> Observed:
     """Return that the state of one session is unknown, and why."""
-    return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
+    return Observed(key, SessionState.UNCLEAR, "", detail=str(why))
 
 
 # What a file holds, to notice that it has changed.

@@ -31,22 +31,11 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
+from platforms.record_file import unclear
 from platforms.registry import PlatformContext
 from platforms.remote import payload_of
-from platforms.sagemaker import answers, sdk
-from platforms.sagemaker.answers import (
-    NO_MACHINE,
-    TERMINAL,
-    Throttled,
-    ends_by,
-    failure,
-    lacking,
-    lost_its_instance,
-    observed,
-    read_logs,
-)
-from platforms.sagemaker.request import ECR, WORK_DIR, SageMakerOrder, is_ours, is_told, training_job, valid_name
-from platforms.sagemaker.settings import read_settings
+from platforms.sagemaker import answers
+from platforms.sagemaker.settings import create_by_sdk, image_address, read_settings, session_of
 
 _OWNER_FILE = "owner"
 _REPAIR_SECONDS = 3_600  # how long a pool rests when a job shows that its settings are wrong
@@ -77,26 +66,24 @@ class SageMakerPlatform(Platform):
         self._context = context
         self._owner = settings.owner or _owner(context.state_folder.absolute())
         self._poller = Poller(settings.poll_seconds)
+        self._clients: dict[str, Any] = {}
         self._bad_images: dict[str, tuple[int, str]] = {}  # of jobs: until when none is tried again, and why
         self._rest: tuple[int, Refused | Misconfigured] | None = None
 
-    @cached_property
+    def _client(self, service: str) -> Any:
+        """Return the pool's client of a service of AWS, which is made once. Raises PlatformError."""
+        if service not in self._clients:
+            with answers.translated("connect"):
+                self._clients[service] = self._settings.client(service)
+        return self._clients[service]
+
+    @property
     def _jobs(self) -> Any:
-        return self._connect("sagemaker")
-
-    @cached_property
-    def _logs(self) -> Any:
-        return self._connect("logs")
-
-    @cached_property
-    def _s3(self) -> Any:
-        return self._connect("s3")
+        return self._client("sagemaker")
 
     @cached_property
     def _sdk_session(self) -> Any:
-        return sdk.session_of(
-            lambda name: self._jobs if name == "sagemaker" else self._connect(name), self._settings.region
-        )
+        return session_of(self._client, self._settings.region)
 
     @cached_property
     def _image(self) -> str:
@@ -104,10 +91,7 @@ class SageMakerPlatform(Platform):
         return self._address(self._settings.image)
 
     def _address(self, image: str) -> str:
-        settings = self._settings
-        if sdk.names_image(image):
-            return sdk.image_address(image, settings.region, settings.instance_types[0])
-        return image
+        return image_address(image, self._settings.region, self._settings.instance_types[0])
 
     def _image_for(self, wanted: str, now: int) -> str:
         """Return the address of the image that a launch asks for, or the pool's. Raises Misconfigured.
@@ -120,7 +104,7 @@ class SageMakerPlatform(Platform):
             address = self._address(wanted)
         except Misconfigured as error:
             raise _bad_image(wanted, error.why) from error
-        parts = ECR.fullmatch(address)
+        parts = answers.ECR.fullmatch(address)
         if parts is None or parts["region"] != self._settings.region:
             raise _bad_image(wanted, f"it is no address of Amazon ECR in {self._settings.region}")
         if now < self._bad_images.get(address, (0, ""))[0]:
@@ -129,12 +113,12 @@ class SageMakerPlatform(Platform):
 
     @cached_property
     def _files(self) -> S3Store:
-        return S3Store(self._s3, self._settings.bucket, prefix=self._settings.prefix)
+        return S3Store(self._client("s3"), self._settings.bucket, prefix=self._settings.prefix)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""
         image = self._image_for(str(request.launch.get("image") or ""), now)
-        body = training_job(self._order(request, now), replace(self._settings, image=image))
+        body = answers.training_job(self._order(request, now), replace(self._settings, image=image))
         with answers.translated("look up", now):
             standing = self._describe(request.key)
         if standing is None:
@@ -156,36 +140,35 @@ class SageMakerPlatform(Platform):
                 description = self._describe(key)
                 if description is None:
                     return None
-                if not is_ours(description, key, self._owner):
-                    why = "a training job of this name exists, and its owner is unknown"
-                    nobodys = Observed(key, SessionState.UNCLEAR, "", detail=why)
-                    return None if is_told(description) else Look(nobodys, ends_by(description))
-                if lost_its_instance(description):
-                    self._stop(key)
-                session = observed(description, now)
+                if not answers.is_ours(description, key, self._owner):
+                    nobodys = unclear(key, "a training job of this name exists, and its owner is unknown")
+                    return None if answers.is_told(description) else Look(nobodys, answers.ends_by(description))
+                if answers.lost_its_instance(description):
+                    self._ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
+                session = answers.observed(description, now)
                 self._learn(description, session)
-                return Look(session, ends_by(description))
+                return Look(session, answers.ends_by(description))
 
-        return self._poller.find(filter(valid_name, keys), now, look)
+        return self._poller.find(filter(answers.valid_name, keys), now, look)
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask SageMaker to stop a job: SIGTERM, and SIGKILL two minutes later. It knows no harder way."""
         del force
-        if valid_name(key):
+        if answers.valid_name(key):
             self._poller.forget(key)
             with answers.translated("stop", now):
                 description = self._describe(key)
-                if description is None or description["TrainingJobStatus"] in TERMINAL:
+                if description is None or description["TrainingJobStatus"] in answers.TERMINAL:
                     return
-                if is_ours(description, key, self._owner):
-                    self._stop(key)
+                if answers.is_ours(description, key, self._owner):
+                    self._ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield what CloudWatch has of a job; see Platform.logs."""
-        if valid_name(key):
+        if answers.valid_name(key):
             with answers.translated("logs"):
                 if self._describe(key) is not None:
-                    yield from read_logs(self._logs, key, offset, limit_bytes)
+                    yield from answers.read_logs(self._client("logs"), key, offset, limit_bytes)
 
     def orphans(self, keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return live training jobs that this pool launched and that ``keys`` does not name; see Platform.orphans.
@@ -198,10 +181,10 @@ class SageMakerPlatform(Platform):
             names = [job["TrainingJobName"] for page in pages for job in page["TrainingJobSummaries"]]
             for name in sorted(set(names) - set(keys)):
                 description = self._describe(name)
-                if description is None or description["TrainingJobStatus"] in TERMINAL:
+                if description is None or description["TrainingJobStatus"] in answers.TERMINAL:
                     continue
-                if is_ours(description, name, self._owner):
-                    result.append(observed(description, now))
+                if answers.is_ours(description, name, self._owner):
+                    result.append(answers.observed(description, now))
         return result
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
@@ -217,8 +200,8 @@ class SageMakerPlatform(Platform):
                     continue
                 description = self._describe(key)
                 if description is not None:
-                    final = description["TrainingJobStatus"] in TERMINAL
-                    if not final or not is_ours(description, key, self._owner):
+                    final = description["TrainingJobStatus"] in answers.TERMINAL
+                    if not final or not answers.is_ours(description, key, self._owner):
                         continue
                     self._delete(key)
                 # Last, and also where a sweep that was cut short had deleted the job already.
@@ -226,9 +209,9 @@ class SageMakerPlatform(Platform):
                 swept.append(key)
         return sorted(swept)
 
-    def _order(self, request: LaunchRequest, now: int) -> SageMakerOrder:
+    def _order(self, request: LaunchRequest, now: int) -> answers.SageMakerOrder:
         bucket = f"s3://{self._settings.bucket}/{self._settings.prefix}"
-        return SageMakerOrder(
+        return answers.SageMakerOrder(
             key=request.key,
             owner=self._owner,
             pool=request.pool,
@@ -260,9 +243,9 @@ class SageMakerPlatform(Platform):
             for name, path in self._code(request).items():
                 # Past the store, whose keys cannot be called __init__.py.
                 place = f"{self._settings.prefix}code/{digest}/payload/{name}"
-                self._s3.put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
+                self._client("s3").put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
             self._files.put(f"code/{digest}.complete", b"")
-        document: dict[str, Any] = {**request.launch, "work_dir": WORK_DIR}
+        document: dict[str, Any] = {**request.launch, "work_dir": answers.WORK_DIR}
         if self._settings.secrets:
             kind, _, prefix = self._settings.secrets.partition(":")
             where = {"region": self._settings.region, "endpoint": self._settings.endpoint}
@@ -291,7 +274,7 @@ class SageMakerPlatform(Platform):
         key, why = body["TrainingJobName"], "it was created"
         try:
             if self._settings.launcher == "sdk":
-                sdk.create_training_job(body, self._sdk_session)
+                create_by_sdk(body, self._sdk_session)
             else:
                 self._jobs.create_training_job(**body)
         except (BotoCoreError, ClientError, ResponseParserError, OSError) as error:
@@ -308,58 +291,48 @@ class SageMakerPlatform(Platform):
         return description
 
     def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
-        if not is_told(description):
+        if not answers.is_told(description):
             raise Unreachable("sagemaker", "launch", f"a training job {key} exists, and its owner is unknown")
-        if not is_ours(description, key, self._owner):
+        if not answers.is_ours(description, key, self._owner):
             remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
             raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
-        session = observed(description, now)
+        session = answers.observed(description, now)
         if session.state is SessionState.UNCLEAR:
             raise Unreachable("sagemaker", "launch", f"{key} is there, and {session.detail}")
         return session
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
         """Return a job's description, or None when there is no such job."""
-        from botocore.exceptions import ClientError
-
-        try:
-            description: Mapping[str, Any] = self._jobs.describe_training_job(TrainingJobName=key)
-        except ClientError as error:
-            if code_of(error) in answers.MISSING:
-                return None
-            raise
-        if lack := lacking(description, key):  # something on the way answered in AWS's place
-            raise Unreachable(
-                "sagemaker", "look up", f"an answer about {key} that is none: {lack}", "Check the network"
-            )
+        description = self._ask(lambda: self._jobs.describe_training_job(TrainingJobName=key))
+        if description is not None and (lack := answers.lacking(description, key)):  # something answered in AWS's place
+            why = f"an answer about {key} that is none: {lack}"
+            raise Unreachable("sagemaker", "look up", why, "Check the network")
         return description
 
-    def _stop(self, key: str) -> None:
+    def _ask(self, call: Callable[[], Any], none: Collection[str] = answers.MISSING) -> Mapping[str, Any] | None:
+        """Return what AWS answers to a call about a job; None where it says one of ``none``, as of what is over."""
         from botocore.exceptions import ClientError
 
         try:
-            self._jobs.stop_training_job(TrainingJobName=key)
+            answer: Mapping[str, Any] = call()
         except ClientError as error:
-            if code_of(error) not in answers.MISSING:  # among them: it is over already
-                raise
+            if code_of(error) in none:
+                return None
+            raise
+        return answer
 
     def _delete(self, key: str) -> None:
-        from botocore.exceptions import ClientError
-
-        try:
-            self._jobs.delete_training_job(TrainingJobName=key)
-        except ClientError as error:
-            if code_of(error) not in answers.MISSING | answers.DENIED | answers.UNKNOWN:
-                raise
+        codes = answers.MISSING | answers.DENIED | answers.UNKNOWN
+        self._ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
 
     def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
         """Note what a job that failed says about the next one; a lack of machines counts as no failed attempt."""
-        kind, reason = failure(description)
+        kind, reason = answers.failure(description)
         if session.state != SessionState.ABSENT or not kind:
             return
         last = description.get("LastModifiedTime") or description.get("TrainingEndTime") or description["CreationTime"]
         since = int(last.timestamp())
-        if kind == NO_MACHINE:
+        if kind == answers.NO_MACHINE:
             until = since + answers.CAPACITY_SECONDS
             self._rest = (until, Refused("sagemaker", "launch", reason, wait_until=until))
         elif kind == "ClientError":
@@ -369,10 +342,6 @@ class SageMakerPlatform(Platform):
                 return
             remedy = "Check image, role and bucket of this pool"
             self._rest = (since + _REPAIR_SECONDS, Misconfigured("sagemaker", "launch", reason, remedy))
-
-    def _connect(self, service: str) -> Any:
-        with answers.translated("connect"):
-            return self._settings.client(service)
 
 
 def _bad_image(image: str, why: str) -> Refused:
@@ -424,7 +393,7 @@ class Poller:
             self._answers = {key: answer for key, answer in self._answers.items() if answer[0] > now - _FORGET_SECONDS}
             if now < self._quiet_until:
                 why = f"asked too often; it is left in peace until {self._quiet_until}"
-                raise Throttled("sagemaker", "find", why)
+                raise answers.Throttled("sagemaker", "find", why)
             for key in wanted:
                 fresh_until, observed = self._answers.get(key, (now, None))
                 if observed is not None and fresh_until > now:
@@ -445,7 +414,7 @@ class Poller:
     def _look(self, key: str, now: int, look: Callable[[str], Look | None]) -> Look | None:
         try:
             return look(key)
-        except Throttled:
+        except answers.Throttled:
             self._pause_seconds = min(_PAUSE_SECONDS_MAX, 2 * self._pause_seconds or _PAUSE_SECONDS)
             self._quiet_until = now + self._pause_seconds
             raise

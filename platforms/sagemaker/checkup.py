@@ -12,9 +12,7 @@ from jobs.payload.deadline import header_date
 from platforms.artifacts.s3.client import code_of
 from platforms.base import Checked, check_clock
 from platforms.sagemaker import answers
-from platforms.sagemaker.request import ECR
-from platforms.sagemaker.sdk import image_address, names_image
-from platforms.sagemaker.settings import SageMakerSettings, read_settings
+from platforms.sagemaker.settings import SageMakerSettings, image_address, read_settings
 
 _VERSION = re.compile(r"\d+\.\d+")
 # Until when AWS patches its PyTorch training images, as its Deep Learning Containers said in November 2026.
@@ -127,10 +125,8 @@ def _quota(settings: SageMakerSettings) -> Checked:
 
 def _image(settings: SageMakerSettings, now: float) -> Checked:
     """Judge the image by its address; that it can be pulled is seen only when a job starts."""
-    address = settings.image
-    if names_image(address):
-        address = image_address(address, settings.region, settings.instance_types[0])
-    parts = ECR.fullmatch(address)
+    address = image_address(settings.image, settings.region, settings.instance_types[0])
+    parts = answers.ECR.fullmatch(address)
     if parts is None:
         return Checked("warning", f"{address} is no address of Amazon ECR", "SageMaker pulls from ECR in your region")
     if parts["region"] != settings.region:

@@ -18,8 +18,7 @@ from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, MoneyQuota, Quota, RollingQuota
 from jobs.nouns.window import DAY, HOUR, Calendar
 from platforms.base import SessionState
-from platforms.sagemaker.answers import observed
-from platforms.sagemaker.request import SageMakerOrder, training_job
+from platforms.sagemaker.answers import SageMakerOrder, observed, training_job
 from platforms.sagemaker.settings import read_settings
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold

@@ -93,7 +93,7 @@ def platform(tmp_path: Path) -> SageMakerPlatform:
 def test_what_answers_in_the_place_of_aws_says_nothing_about_a_job(
     platform: SageMakerPlatform, answer: dict[str, Any]
 ) -> None:
-    platform.__dict__["_jobs"] = SimpleNamespace(describe_training_job=lambda **_: answer)
+    platform._clients["sagemaker"] = SimpleNamespace(describe_training_job=lambda **_: answer)
     with pytest.raises(Unreachable, match="that is none"):
         platform.find(["uff-lm-1"], 1_000)
 
@@ -104,7 +104,7 @@ def test_an_answer_that_cannot_be_read_is_no_answer(platform: SageMakerPlatform)
     def garbled(**_: Any) -> Any:
         raise ResponseParserError("invalid XML")
 
-    platform.__dict__["_jobs"] = SimpleNamespace(describe_training_job=garbled)
+    platform._clients["sagemaker"] = SimpleNamespace(describe_training_job=garbled)
     with pytest.raises(Unreachable, match="invalid XML"):
         platform.find(["uff-lm-1"], 1_000)
 
@@ -124,7 +124,7 @@ def test_a_lack_of_machines_closes_the_pool_whichever_times_are_told(
         "Environment": {"SCHED_RUN_ID": "uff-lm-1", "SCHED_OWNER": platform._owner},
         **{name: datetime.fromtimestamp(at, UTC) for name, at in told.items()},
     }
-    platform.__dict__["_jobs"] = SimpleNamespace(describe_training_job=lambda **_: description)
+    platform._clients["sagemaker"] = SimpleNamespace(describe_training_job=lambda **_: description)
     platform.find(["uff-lm-1"], 2_000)
     request = LaunchRequest("uff-lm-2", "pool", 1, 9_000, {}, "", {})
     with pytest.raises(Refused, match="CapacityError"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, Refused
-from platforms.sagemaker.request import SageMakerOrder, is_ours, training_job
+from platforms.sagemaker.answers import SageMakerOrder, is_ours, training_job
 from platforms.sagemaker.settings import read_settings
 
 OPTIONS = {

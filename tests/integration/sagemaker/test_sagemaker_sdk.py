@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, SessionState
-from platforms.sagemaker import sdk
-from platforms.sagemaker.request import SageMakerOrder, training_job
+from platforms.sagemaker import settings as sdk
+from platforms.sagemaker.answers import SageMakerOrder, training_job
 from platforms.sagemaker.settings import read_settings
 
 World = Any  # see conftest.py
@@ -80,7 +80,7 @@ def test_boto3_sends_what_the_sdk_was_recorded_to_send(way: str) -> None:
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_the_sdk_sends_what_was_recorded(way: str) -> None:
     wire = Wire()
-    sdk.create_training_job(body(way), sdk.session_of(lambda _: wire, "eu-central-1"))
+    sdk.create_by_sdk(body(way), sdk.session_of(lambda _: wire, "eu-central-1"))
     if os.environ.get("RECORD"):
         recorded = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
         RECORDING.write_text(json.dumps({**recorded, way: wire.sent}, indent=1, sort_keys=True) + "\n")
@@ -113,7 +113,7 @@ def test_without_the_sdk_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Misconfigured, match=r"uff-scheduler\[sagemaker\]"):
         sdk.image_address("sdk:pytorch:2.10", "eu-central-1", "ml.g4dn.xlarge")
     with pytest.raises(Misconfigured, match="launcher = boto3"):
-        sdk.create_training_job(body("plain"), sdk.session_of(lambda _: None, "eu-central-1"))
+        sdk.create_by_sdk(body("plain"), sdk.session_of(lambda _: None, "eu-central-1"))
 
 
 @pytest.mark.parametrize(
