@@ -128,15 +128,12 @@ def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, 
     lanes = launch.get("lanes")
     if not isinstance(lanes, list):
         return dict(launch)
-    return {
-        **launch,
-        "lanes": [{**lane, "restore": _until_attached(lane.get("restore", ()), attached)} for lane in lanes],
-    }
 
+    def until_attached(candidates: Sequence[str]) -> list[str]:
+        position = next((place for place, key in enumerate(candidates) if key in attached), len(candidates))
+        return list(candidates[: position + 1])
 
-def _until_attached(candidates: Sequence[str], attached: set[str]) -> list[str]:
-    position = next((place for place, key in enumerate(candidates) if key in attached), len(candidates))
-    return list(candidates[: position + 1])
+    return {**launch, "lanes": [{**lane, "restore": until_attached(lane.get("restore", ()))} for lane in lanes]}
 
 
 def pack_objects(store: BlobStore, keys: Iterable[str], archive: Path) -> None:

@@ -37,19 +37,9 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
+from platforms.local import spawn
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, VIEW, WORK, publish
-from platforms.local.spawn import (
-    CLAIM_SECONDS,
-    RUNNER_VARIABLE,
-    as_child,
-    home_in,
-    obstacle,
-    of_sessions,
-    outside,
-    through_runner,
-    view_of,
-)
 from platforms.options import Written, read_options
 from platforms.record_file import read_record
 from platforms.registry import PlatformContext
@@ -62,7 +52,7 @@ _KILL_ROUNDS = 5
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
     """Return the local platform of one pool. Raises Misconfigured."""
-    return LocalPlatform(settings, context, os.environ.get(RUNNER_VARIABLE, ""))
+    return LocalPlatform(settings, context, os.environ.get(spawn.RUNNER_VARIABLE, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +179,7 @@ class LocalPlatform(Platform):
             launch["chain"] = {**launch["chain"], "free": free}
         order = {
             "launched_at": now,
-            "claim_by": now + round(CLAIM_SECONDS * max(self._clock["scale"], 1.0)),
+            "claim_by": now + round(spawn.CLAIM_SECONDS * max(self._clock["scale"], 1.0)),
             "deadline": request.deadline,
             "devices": devices,
         }
@@ -214,11 +204,11 @@ class LocalPlatform(Platform):
         (self._folders.root / CACHE).mkdir(mode=0o700, exist_ok=True)
         programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
         folder = self._folders.root / request.key
-        hidden = [*hidden, *outside(os.environ, self._runner), self._folders.root]
-        return view_of(folder, hidden, programs, request.launch.get("store", {}))
+        hidden = [*hidden, *spawn.outside(os.environ, self._runner), self._folders.root]
+        return spawn.view_of(folder, hidden, programs, request.launch.get("store", {}))
 
     def _has_views(self) -> bool:
-        return bool(self._context.hidden()) and (bool(self._runner) or not obstacle())
+        return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())
 
     def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
         """Return the machine's devices that a new session gets: none when the pool names none."""
@@ -258,15 +248,15 @@ class LocalPlatform(Platform):
             self._context.python,
             agent,
         ]
-        environment = of_sessions(os.environ, self._passed)
-        if (folder / VIEW).exists() and home_in((folder / VIEW).read_text(errors="surrogateescape"), environment):
+        environment = spawn.of_sessions(os.environ, self._passed)
+        if (folder / VIEW).exists() and spawn.home_in((folder / VIEW).read_text(errors="surrogateescape"), environment):
             environment["HOME"] = str(folder / WORK)
         if request.secrets:
             environment[VARIABLE] = json.dumps(dict(request.secrets))
         words = list(map(str, arguments))
         if self._runner:
-            return through_runner(self._runner, folder, words, environment)
-        return as_child(self._context.python, folder, words, environment)
+            return spawn.through_runner(self._runner, folder, words, environment)
+        return spawn.as_child(self._context.python, folder, words, environment)
 
     def _session(self, key: str) -> Session:
         return Session(key, self._folders.root / key)

@@ -44,10 +44,6 @@ class Terms:
         """Return the scheduled time, by the clock that the launch contract defines."""
         return self.epoch + (time.time() - self.origin) * self.scale  # noqa: TID251 - the platform's own clock
 
-    def ends_in(self, instant: int) -> float:
-        """Return when a scheduled instant comes, by the monotonic clock, which stops in a suspend."""
-        return real_seconds() + (instant - self.now()) / self.scale
-
 
 def real_seconds() -> float:
     """Return seconds by the monotonic clock."""
@@ -109,7 +105,8 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
     os.write(let_go, b"1")
     os.close(let_go)
     _acknowledge()
-    overran = _watch(terms, agent, ticks, terms.ends_in(ends_by), output, log)
+    ends_at = real_seconds() + (ends_by - terms.now()) / terms.scale  # of the monotonic clock, which stops in a suspend
+    overran = _watch(terms, agent, ticks, ends_at, output, log)
     if in_unit:
         _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be anybody's
     _, status = os.waitpid(agent, 0)

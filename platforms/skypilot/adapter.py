@@ -31,9 +31,10 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.bundle import Bundle, build_bundle
+from platforms.record_file import unclear
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, OUTPUT, STARTED, Ended, Ordered, RemoteSessions, Started
-from platforms.skypilot.server import ApiServer, NoCluster, NotSent, SkyCluster, SkyCost, SkyJob, SkyRequest, dearest
+from platforms.skypilot.server import ApiServer, NoCluster, NotSent, SkyCluster, SkyCost, SkyJob, SkyRequest
 from platforms.skypilot.settings import NAME, read_settings
 
 # Task: the SkyPilot task of a session. Its script makes sure that a run ID runs once on a cluster.
@@ -227,7 +228,7 @@ class SkyPilotPlatform(RemoteSessions):
         if not self._tells_price or not self._settings.accelerator:
             return ()
         with self._folders.answering("read_quota"):
-            offer = dearest(self._server, self._settings, self._context.devices_per_session)
+            offer = self._server.dearest(self._context.devices_per_session)
         if offer is None:
             return ()
         self._price = offer.dollars
@@ -344,7 +345,7 @@ class SkyPilotPlatform(RemoteSessions):
                 return self._observe_end(key, order, started, now)
             return self._observe_up(key, order, started, cluster, view, now)
         except Unreachable as error:
-            return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
+            return unclear(key, error)
 
     def _observe_starting(self, key: str, order: Ordered, cluster: SkyCluster | None, now: int) -> Observed:
         """Return the state of a session that was not seen running yet; cancel its launch if it is late."""
@@ -405,11 +406,10 @@ class SkyPilotPlatform(RemoteSessions):
         The cluster is refreshed once more; the server's cost estimate gives the time for which it was up.
         """
         if started is not None and self._server.refresh(self._name(key)) is not None:
-            return Observed(key, SessionState.UNCLEAR, "", detail="its cluster is not there, and there again")
+            return unclear(key, "its cluster is not there, and there again")
         cost = self._cost(key, order, now)
         if cost is not None and cost.last is None and now <= order.deadline:
-            detail = "its cluster is not in the server's list, and is in its costs as one that is up"
-            return Observed(key, SessionState.UNCLEAR, "", detail=detail)
+            return unclear(key, "its cluster is not in the server's list, and is in its costs as one that is up")
         ran = started is not None or any(one.status == "SUCCEEDED" for one in launches)
         if cost is None and not ran:
             failed = [one for one in launches if one.status == "FAILED"]

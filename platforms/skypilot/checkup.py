@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.payload.deadline import header_date
 from platforms.base import Checked, check_clock
-from platforms.skypilot.server import ApiServer, offers
+from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import DOC, SkyPilotSettings, read_settings
 
 _TESTED = re.compile(r"0\.14\.\d+")
@@ -55,7 +55,7 @@ def _clouds(server: ApiServer, cloud: str) -> Checked:
 
 def _price(server: ApiServer, chosen: SkyPilotSettings) -> Checked:
     """Check the price of an hour with one accelerator in the catalogue."""
-    priced, name = offers(server, chosen, 1), chosen.accelerator
+    priced, name = server.offers(1), chosen.accelerator
     if not priced:
         return Checked("warning", f"no price of one {name} is in the catalogue", "Set price_per_hour yourself")
     spot = ", spot" if chosen.use_spot else ""

@@ -11,23 +11,23 @@ import json
 import math
 import re
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
-from jobs.payload.deadline import Deadline
+from jobs.payload.deadline import Deadline, HttpAnswer
 from platforms.base import Misconfigured, Refused, Unreachable
 from platforms.skypilot.settings import DOC, NAME, SkyPilotSettings
 
-_ID_HEADER = "X-Skypilot-Request-ID"
+_ID_HEADER = "x-skypilot-request-id"
 _ANSWER_BYTES = 64 << 20
 _LOG_BYTES = 32 << 20
+_START = "Start it (sky api start), or correct the option address"
 _FIELDS = ("request_id", "name", "status", "created_at", "finished_at", "cluster_name")
 _FINISHED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _JOB_FINISHED = frozenset({"SUCCEEDED", "FAILED", "FAILED_DRIVER", "FAILED_SETUP", "CANCELLED"})
@@ -36,38 +36,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TASK_LINE = re.compile(rb"(?:\x1b\[[0-9;]*m)*\([^()\n]{1,200}, pid=\d+(?:, ip=[^()\n]{1,60})?\)(?:\x1b\[[0-9;]*m)* ?")
 
 
-# What an hour of a pool's sessions costs by SkyPilot's list of offers.
 class PriceOffer(NamedTuple):
     """One offer: dollars per hour; the cloud and region."""
 
     dollars: float
     place: str
-
-
-def offers(server: ApiServer, settings: SkyPilotSettings, devices: int) -> list[PriceOffer]:
-    """Return the offers for a session with ``devices``, cheapest first. Raises Unreachable."""
-    infra = settings.infra.split("/")
-    cloud, region = infra[0].strip("*"), (infra[1] if len(infra) > 1 else "").strip("*")
-    prices = server.prices(settings.accelerator, devices, cloud, region)
-    return sorted(
-        PriceOffer(dollars, place)
-        for price, dear, place in prices
-        if math.isfinite(dollars := dear if settings.use_spot else price)
-    )
-
-
-def dearest(server: ApiServer, settings: SkyPilotSettings, devices: int) -> PriceOffer | None:
-    """Return the most expensive offer up to max_hourly_cost, without that option the cheapest; None without offers.
-
-    The price that is booked must not be lower than that of any machine that may be launched. Raises Unreachable.
-    """
-    try:
-        priced = [offer for offer in offers(server, settings, devices) if offer.dollars > 0]
-    except RequestFailed:  # the server has no catalogue for the cloud
-        return None
-    if not settings.max_hourly_cost:
-        return priced[0] if priced else None
-    return max((offer for offer in priced if offer.dollars <= float(settings.max_hourly_cost)), default=None)
 
 
 class NotSent(Unreachable):
@@ -146,8 +119,8 @@ class ApiServer:
 
     def health(self) -> tuple[Mapping[str, Any], str]:
         """Return the server's health document, and its time as an HTTP date."""
-        with self._answer("GET", "/api/health") as answer:
-            return _object("ask for its health", _json("ask for its health", answer)), answer.headers.get("Date", "")
+        answer = self._send("GET", "/api/health")
+        return _object("ask for its health", _loads("ask for its health", answer.body)), answer.headers.get("date", "")
 
     def clusters(self) -> dict[str, SkyCluster]:
         """Return this pool's clusters by name, from the server's records, which may be old."""
@@ -163,8 +136,7 @@ class ApiServer:
         query = [("fields", field) for field in _FIELDS]
         if cluster:
             query += [("all_status", "true"), ("cluster_name", cluster)]
-        with self._answer("GET", f"/api/status?{urlencode(query)}") as answer:
-            rows = _json("look for requests", answer)
+        rows = _loads("look for requests", self._send("GET", f"/api/status?{urlencode(query)}").body)
         if not isinstance(rows, list):
             raise _unexpected("look for requests")
         requests = [_parse_request(one) for one in rows]
@@ -196,12 +168,10 @@ class ApiServer:
     def log(self, cluster: str) -> bytes:
         """Return the output of a cluster's newest job, without SkyPilot's own lines. Raises NoCluster."""
         body = self._body(cluster_name=cluster, job_id=None, follow=False, tail=0)
-        with self._answer("POST", "/logs", body) as answer:
-            request = answer.headers.get(_ID_HEADER, "")
-            text = _read("read the log", answer, _LOG_BYTES)
+        answer = self._send("POST", "/logs", body, limit=_LOG_BYTES)
         # The answer is also empty with status 200 if the cluster does not exist; the request's result decides.
-        self._fetch("read the log", request, "sky.logs")
-        lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
+        self._fetch("read the log", answer.headers.get(_ID_HEADER, ""), "sky.logs")
+        lines = re.findall(rb"[^\n]*\n|[^\n]+", answer.body)
         return b"".join(_TASK_LINE.sub(b"", line, count=1) for line in lines if _TASK_LINE.match(line))
 
     def costs(self, name: str, days: int) -> SkyCost | None:
@@ -219,21 +189,36 @@ class ApiServer:
         event = _COLOUR.sub("", str(rows[0].get("last_event") or ""))
         return SkyCost(min(first for first, _ in spans), None if up else max(last for _, last in spans), dollars, event)
 
-    def prices(self, accelerator: str, devices: int, cloud: str, region: str = "") -> list[tuple[float, float, str]]:
-        """Return (price, spot price, cloud and region) of each offer in the catalogue, in dollars per hour."""
+    def offers(self, devices: int) -> list[PriceOffer]:
+        """Return the catalogue's offers for a session with ``devices``, cheapest first."""
+        settings = self._settings
+        cloud, region = (word.strip("*") for word in [*settings.infra.split("/"), ""][:2])
         answer = self._call(
-            "/list_accelerators", "sky.list_accelerators", gpus_only=True, name_filter=f"^{re.escape(accelerator)}$",
-            region_filter=region or None, quantity_filter=devices, clouds=[cloud] if cloud else None, all_regions=False,
-            require_price=True, case_sensitive=False,
+            "/list_accelerators", "sky.list_accelerators", gpus_only=True,
+            name_filter=f"^{re.escape(settings.accelerator)}$", region_filter=region or None, quantity_filter=devices,
+            clouds=[cloud] if cloud else None, all_regions=False, require_price=True, case_sensitive=False,
         )  # fmt: skip
         rows = [row for offers in _object("read the catalogue", answer).values() for row in offers]
         good = [row for row in rows if isinstance(row, list) and len(row) == 10 and row[3] == devices]
-        return [(_price(row[7]), _price(row[8]), f"{row[0]} {row[9]}") for row in good]
+        priced = [PriceOffer(_price(row[8 if settings.use_spot else 7]), f"{row[0]} {row[9]}") for row in good]
+        return sorted(offer for offer in priced if math.isfinite(offer.dollars))
+
+    def dearest(self, devices: int) -> PriceOffer | None:
+        """Return the most expensive offer up to max_hourly_cost, without that option the cheapest; None without offers.
+
+        The price that is booked must not be lower than that of any machine that may be launched.
+        """
+        try:
+            priced = [offer for offer in self.offers(devices) if offer.dollars > 0]
+        except RequestFailed:  # the server has no catalogue for the cloud
+            return None
+        if not self._settings.max_hourly_cost:
+            return priced[0] if priced else None
+        return max((one for one in priced if one.dollars <= float(self._settings.max_hourly_cost)), default=None)
 
     def clouds(self) -> list[str]:
         """Return the clouds that are enabled at the server."""
-        with self._answer("GET", "/enabled_clouds") as answer:
-            request = answer.headers.get(_ID_HEADER, "")
+        request = self._send("GET", "/enabled_clouds").headers.get(_ID_HEADER, "")
         names = self._fetch("ask for the clouds", request, "sky.enabled_clouds")
         if not isinstance(names, list):
             raise _unexpected("ask for the clouds")
@@ -264,9 +249,7 @@ class ApiServer:
         return self._fetch(path.strip("/").replace("_", " "), self._start_request(path, **words), name)
 
     def _start_request(self, path: str, **words: Any) -> str:
-        with self._answer("POST", path, self._body(**words)) as answer:
-            _read(path, answer, _ANSWER_BYTES)
-            request = answer.headers.get(_ID_HEADER, "")
+        request = self._send("POST", path, self._body(**words)).headers.get(_ID_HEADER, "")
         if not request:
             raise _unexpected(path, "its answer names no request")
         return request
@@ -277,8 +260,8 @@ class ApiServer:
 
     def _fetch(self, action: str, request: str, name: str) -> Any:
         """Wait for a request and return its value. Raises NoCluster, or RequestFailed if it failed."""
-        with self._answer("GET", f"/api/get?{urlencode({'request_id': request})}", failed=True) as answer:
-            value = _object(action, _json(action, answer))
+        answer = self._send("GET", f"/api/get?{urlencode({'request_id': request})}", failed=True)
+        value = _object(action, _loads(action, answer.body))
         value = _object(action, value["detail"]) if answer.status != 200 and "detail" in value else value
         if value.get("request_id") != request or value.get("name") != name:
             raise _unexpected(action, "it is about another request")
@@ -291,34 +274,36 @@ class ApiServer:
         kind = NoCluster if error["type"] == "ClusterDoesNotExist" else RequestFailed
         raise kind(NAME, action, f"{error['type']}: {why}", "It is asked again")
 
-    @contextmanager
-    def _answer(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, failed: bool = False
-    ) -> Iterator[HTTPResponse]:
-        """Send a request and yield the response, to be read by the caller; with ``failed`` also one of status 500."""
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, failed: bool = False,
+        limit: int = _ANSWER_BYTES,
+    ) -> HttpAnswer:  # fmt: skip
+        """Send a request and return the answer, cut off at ``limit`` bytes; with ``failed`` also one of status 500."""
         parts, seconds = urlsplit(self._settings.address), self._settings.call_seconds
         if parts.scheme == "https":
             secure = ssl.create_default_context()
             connection: HTTPConnection = HTTPSConnection(parts.netloc, timeout=seconds, context=secure)
         else:
             connection = HTTPConnection(parts.netloc, timeout=seconds)
+        why, remedy = "no answer", "Nothing is ended meanwhile"
         try:
             with Deadline(seconds) as deadline:
                 try:
                     deadline.follow(connection).connect()
                 except (OSError, HTTPException, ValueError) as error:
-                    why = f"{self._settings.address} cannot be reached: {error}"
-                    remedy = "Start it (sky api start), or correct the option address"
-                    raise NotSent(NAME, "connect", why, remedy) from error
+                    reason = f"{self._settings.address} cannot be reached: {error}"
+                    raise NotSent(NAME, "connect", reason, _START) from error
                 data = None if body is None else json.dumps(body).encode()
                 connection.request(method, parts.path + path, data, self._headers())
                 answer = connection.getresponse()
-                self._check_status(path, answer, failed=failed)
-                yield answer
+                why, remedy = "its answer broke off", "It is asked again"
+                content = answer.read(limit)
         except (OSError, HTTPException) as error:
-            raise Unreachable(NAME, path, f"no answer: {error!r}", "Nothing is ended meanwhile") from error
+            raise Unreachable(NAME, path, f"{why}: {error!r}", remedy) from error
         finally:
             connection.close()
+        self._check_status(path, answer.status, content, failed=failed)
+        return HttpAnswer(answer.status, {name.lower(): text for name, text in answer.headers.items()}, content)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "*/*"}
@@ -333,38 +318,28 @@ class ApiServer:
             )
         return headers
 
-    def _check_status(self, path: str, answer: HTTPResponse, *, failed: bool) -> None:
-        if answer.status == 200 or (failed and answer.status == 500):
+    def _check_status(self, path: str, status: int, content: bytes, *, failed: bool) -> None:
+        if status == 200 or (failed and status == 500):
             return
-        why = f"it answers {answer.status} to {path.partition('?')[0]}"
-        if answer.status in {401, 403}:
+        why = f"it answers {status} to {path.partition('?')[0]}"
+        if status in {401, 403}:
             raise Misconfigured(NAME, "ask", why, "Give a token of the server in the file of the option token_file")
-        if answer.status in {400, 404, 405, 422} and path == "/launch":
-            raise Refused(NAME, "launch", f"{why}: {_complaint(answer)}", f"Correct the options of the pool, see {DOC}")
+        if status in {400, 404, 405, 422} and path == "/launch":
+            raise Refused(
+                NAME, "launch", f"{why}: {_complaint(content)}", f"Correct the options of the pool, see {DOC}"
+            )
         raise Unreachable(NAME, "ask", why, "It is asked again")
 
 
-def _read(action: str, answer: HTTPResponse, limit: int) -> bytes:
-    try:
-        body = answer.read(limit + 1)
-    except (OSError, HTTPException) as error:
-        raise Unreachable(NAME, action, f"its answer broke off: {error!r}", "It is asked again") from error
-    return body[:limit]
-
-
-def _complaint(answer: HTTPResponse) -> str:
+def _complaint(content: bytes) -> str:
     """Return the server's error text without the request that it repeats, because that has secrets."""
     try:
-        detail = read_json(_read("launch", answer, _ANSWER_BYTES)).get("detail")
+        detail = read_json(content).get("detail")
     except (ValueError, AttributeError):
         return "it says no reason"
     parts = [one for one in detail if isinstance(one, dict)] if isinstance(detail, list) else []
     text = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in parts) or str(detail)
     return text[:300]
-
-
-def _json(action: str, answer: HTTPResponse) -> Any:
-    return _loads(action, _read(action, answer, _ANSWER_BYTES))
 
 
 def _loads(action: str, text: object) -> Any:

@@ -28,25 +28,11 @@ from platforms.base import (
 )
 from platforms.bundle import build_bundle
 from platforms.folders import is_folder_name, is_live
+from platforms.record_file import unclear
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started
+from platforms.slurm import judge
 from platforms.slurm.commands import Cap, NoBooks, SlurmCommands, reading
-from platforms.slurm.judge import (
-    SLACK_SECONDS,
-    Evidence,
-    Holding,
-    NotSubmitted,
-    Over,
-    Pending,
-    Poll,
-    QueueLine,
-    Vanished,
-    comment,
-    is_over,
-    is_waiting,
-    judge,
-    line_of,
-)
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
 # The script that Slurm runs for a session. Whatever Slurm does with it, one key runs once. It begins by taking the
@@ -139,8 +125,8 @@ class _Evidence(NamedTuple):
 
     order: Ordered
     started: Started | None
-    line: QueueLine | None
-    evidence: Evidence
+    line: judge.QueueLine | None
+    evidence: judge.Evidence
 
 
 class SlurmPlatform(RemoteSessions):
@@ -212,11 +198,11 @@ class SlurmPlatform(RemoteSessions):
             session = self._folders.observed([key], lambda each: self._observe(each, poll, now)).get(key)
             if session is None or session.state in {SessionState.ENDED, SessionState.ABSENT}:
                 return
-            mine = [line for line in poll.by_key.get(key, ()) if not is_over(line)]
-            if waits := [line.job for line in mine if force or is_waiting(line)]:
+            mine = [line for line in poll.by_key.get(key, ()) if not judge.is_over(line)]
+            if waits := [line.job for line in mine if force or judge.is_waiting(line)]:
                 self._commands.cancel(waits)
             if running := [line.job for line in mine if line.job not in waits]:
-                self._commands.ask_to_leave(running)
+                self._commands.cancel(running, "--batch", "--signal=TERM")  # of its script, which lets it save
             if not mine and session.state is SessionState.QUEUED and self._commands.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
@@ -256,7 +242,7 @@ class SlurmPlatform(RemoteSessions):
         """Return jobs that carry this pool's mark and that ``our_keys`` does not name."""
         with self._folders.answering("orphans"):
             poll = self._poll([])
-            keys = sorted({line.key for line in poll.lines if not is_over(line)} - set(our_keys))
+            keys = sorted({line.key for line in poll.lines if not judge.is_over(line)} - set(our_keys))
             poll = self._poll(keys) if keys else poll
             sessions = self._folders.observed(keys, lambda key: self._observe(key, poll, now))
             return [one for one in sessions.values() if is_live(one)]
@@ -283,7 +269,7 @@ class SlurmPlatform(RemoteSessions):
             self._commands.place(packed.sha256, packed.path)
         return packed.sha256
 
-    def _poll(self, keys: Sequence[str]) -> Poll:
+    def _poll(self, keys: Sequence[str]) -> judge.Poll:
         """Look at everything, and remember the jobs of ours that this side has no order of.
 
         The pool's folder is made once: one that is gone later is an unmounted disk, and not an empty one.
@@ -295,7 +281,7 @@ class SlurmPlatform(RemoteSessions):
         poll = self._commands.poll(keys)
         for line in poll.lines:
             # A job that is over and was swept stays in Slurm's memory for some minutes.
-            left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
+            left = not judge.is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
             if line.key in keys and left and not (self._folders.root / line.key).exists():
                 at, until = self._scheduled(line.submitted), self._scheduled(line.until)
                 self._records.order(line.key, Ordered(at, until, length=max(0, until - at)))
@@ -311,7 +297,7 @@ class SlurmPlatform(RemoteSessions):
             nodes=nodes, share=request.devices // nodes,
         )  # fmt: skip
         words = [
-            f"--comment={comment(request.key, self._settings.owner, until)}",
+            f"--comment={judge.comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
             f"--signal=B:TERM@{min(_TERM_SECONDS, limit // 4)}",
             f"--time={-(-limit // 60)}",
@@ -320,7 +306,7 @@ class SlurmPlatform(RemoteSessions):
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
             return self._commands.submit(request.key, words, launch, text)
-        except (Refused, Misconfigured, NotSubmitted):
+        except (Refused, Misconfigured, judge.NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])
             raise
@@ -332,7 +318,7 @@ class SlurmPlatform(RemoteSessions):
             for key in keys:
                 remembered.pop(key, None)
 
-    def _observe(self, key: str, poll: Poll, now: int) -> Observed | None:
+    def _observe(self, key: str, poll: judge.Poll, now: int) -> Observed | None:
         """Return a session as it stands; its end is written down when it is first told."""
         there = self._folders.files(key)
         if ORDER not in there:
@@ -341,8 +327,8 @@ class SlurmPlatform(RemoteSessions):
         if END in there:
             return self._records.ended(key)
         started = self._records.started(key) if STARTED in there else None
-        evidence = poll.evidence.get(key, Evidence())
-        line = line_of(poll.by_key.get(key, ()), evidence)
+        evidence = poll.evidence.get(key, judge.Evidence())
+        line = judge.line_of(poll.by_key.get(key, ()), evidence)
         if line is not None:
             self._last_seen[key] = now
         if evidence.claim == "void":
@@ -352,17 +338,17 @@ class SlurmPlatform(RemoteSessions):
     def _judged(self, key: str, evidence: _Evidence, now: int) -> Observed:
         """Return what is to be made of a session, and do what that asks for."""
         order, started, line = evidence.order, evidence.started, evidence.line
-        verdict = judge(line, evidence.evidence, started.at if started else None)
+        verdict = judge.judge(line, evidence.evidence, started.at if started else None)
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
-            case Pending(detail=detail, starts_at=expected, place=place):
+            case judge.Pending(detail=detail, starts_at=expected, place=place):
                 starts_at = None if expected is None else self._scheduled(expected)
                 length, until = (order.length, self._until(evidence)) if order.length else (None, None)
                 waits = InQueue(detail, starts_at, place, length, until)
                 # Nothing of it runs: what is asked to leave is cancelled, see stop().
                 by = StopChannel.PLATFORM
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
-            case Holding(started=at, detail=detail):
+            case judge.Holding(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     if at > int(self._real(now)):  # Slurm's second is the one that is charged
                         return Observed(key, SessionState.QUEUED, job, detail="its job has just started")
@@ -370,37 +356,37 @@ class SlurmPlatform(RemoteSessions):
                 began = min(self._scheduled(at), now)
                 deadline = min(began + order.length, self._until(evidence)) if order.length else None
                 return Observed(key, SessionState.RUNNING, job, began, detail=detail, deadline=deadline)
-            case Over(started=at, ended=last, detail=detail, cancel=again):
+            case judge.Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
-                    return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
+                    return self._never(key, detail, now) if self._commands.void(key) else unclear(key, detail)
                 last = self._accounted(key, at) if last is None else last
                 if again:
                     noticed = self._requeued.setdefault(key, now)
                     if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
-                        return self._unclear(key, f"job {again} waits once more, and may not have ended yet")
+                        return unclear(key, f"job {again} waits once more, and may not have ended yet")
                     self._commands.cancel([again])
                 return self._over(key, at, replace(verdict, ended=verdict.latest if last is None else last), now)
-            case Vanished():
+            case judge.Vanished():
                 last = self._accounted(key, started.at) if started else None
                 if started and last is not None:
-                    return self._over(key, started.at, Over(started.at, last, verdict.detail), now)
+                    return self._over(key, started.at, judge.Over(started.at, last, verdict.detail), now)
                 return self._vanished(key, evidence, verdict, now)
 
-    def _vanished(self, key: str, evidence: _Evidence, verdict: Vanished, now: int) -> Observed:
+    def _vanished(self, key: str, evidence: _Evidence, verdict: judge.Vanished, now: int) -> Observed:
         """Return what to say of a session that Slurm does not know: nothing, until no process can be working for it."""
         order, started = evidence.order, evidence.started
         if verdict.claimed:
             deadline = self._until(evidence)
             first = min(self._scheduled(started.at), deadline) if started else order.at
-            if now <= deadline + round(SLACK_SECONDS * self._clock.scale):
-                return self._unclear(key, f"{verdict.detail}; it may run until its deadline")
+            if now <= deadline + round(judge.SLACK_SECONDS * self._clock.scale):
+                return unclear(key, f"{verdict.detail}; it may run until its deadline")
             why = f"{verdict.detail}, and its deadline passed"
             return self._records.end(key, Ended(first, deadline, why, told=False))
         patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
         if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
             return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
         if not self._commands.void(key):
-            return self._unclear(key, "a job of it has just started")
+            return unclear(key, "a job of it has just started")
         return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
 
     def _accounted(self, key: str, at: int) -> int | None:
@@ -408,18 +394,15 @@ class SlurmPlatform(RemoteSessions):
         spans = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
         return min(spans, key=lambda span: abs(span[0] - at))[1] if spans else None
 
-    def _over(self, key: str, at: int, verdict: Over, now: int) -> Observed:
+    def _over(self, key: str, at: int, verdict: judge.Over, now: int) -> Observed:
         first, last = min(self._scheduled(at), now), verdict.ended
         if last is not None and last > int(self._real(now)):
-            return self._unclear(key, "its job ended after this look began")
+            return unclear(key, "its job ended after this look began")
         ended = now if last is None else max(first, self._scheduled(last))
         return self._records.end(key, Ended(first, ended, verdict.detail, last is not None, taken=verdict.lost))
 
     def _never(self, key: str, detail: str, now: int) -> Observed:
         return self._records.end(key, Ended(None, now, detail, told=True))
-
-    def _unclear(self, key: str, detail: str) -> Observed:
-        return Observed(key, SessionState.UNCLEAR, "", detail=detail)
 
     def _until(self, evidence: _Evidence) -> int:
         """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
@@ -427,12 +410,12 @@ class SlurmPlatform(RemoteSessions):
 
 
 # Whether a pool's cluster has room for one more session. Pure.
-def admit(request: LaunchRequest, poll: Poll, settings: SlurmSettings, caps: Sequence[Cap]) -> None:
+def admit(request: LaunchRequest, poll: judge.Poll, settings: SlurmSettings, caps: Sequence[Cap]) -> None:
     """Raise Refused when there is no room for one more."""
     if request.devices % settings.nodes:
         why = f"{counted(request.devices, 'device')} cannot be shared by {settings.nodes} nodes evenly"
         raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
-    waiting = sum(is_waiting(line) for line in poll.lines)
+    waiting = sum(judge.is_waiting(line) for line in poll.lines)
     if waiting >= settings.pending_max:
         why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
         raise Refused(NAME, "launch", why, "Wait until one starts")

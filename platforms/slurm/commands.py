@@ -11,7 +11,7 @@ import binascii
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, QuotaReading, Unreachable
-from platforms.slurm.judge import DONE, FIELDS, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.slurm.judge import DONE, FIELDS, UNSURE, NotSubmitted, Poll, by_key, evidence, refusal
 from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
 from platforms.targets.reach import Ran
@@ -379,7 +379,10 @@ class SlurmCommands:
         self._skew = skew(body, began, self._clock.now(), self._skew)
         rows = [text.split("|", FIELDS - 1) for text in queue.split("\n")]
         place_of = {int(job): int(place) for job, place in _PLACES.findall(places)}
-        return Poll(by_key(rows, self._settings.owner, self._skew, place_of), self._evidence_in(folders, keys))
+        by_folder = dict(map(evidence, filter(None, folders.split("\n"))))
+        if set(by_folder) != set(keys):
+            raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
+        return Poll(by_key(rows, self._settings.owner, self._skew, place_of), by_folder)
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
         """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
@@ -408,11 +411,12 @@ class SlurmCommands:
 
         ``words`` are options of sbatch.
         """
-        ran = self._run("submit", _ENTER + _SUBMIT % _packed(launch, script), [key, self._settings.owner, *words])
+        packed = tuple(base64.encodebytes(text.encode()).decode().strip() for text in (launch, script))
+        ran = self._run("submit", _ENTER + _SUBMIT % packed, [key, self._settings.owner, *words])
         if ran.code == _CLAIMED:
             return 0
         if ran.code == _NO_ANSWER:
-            raise NotSubmitted(NAME, "submit", _why_of(ran), "The pool rests until Slurm answers")
+            raise NotSubmitted(NAME, "submit", ran.why, "The pool rests until Slurm answers")
         output, _, code = ran.out.rpartition("== ")
         match = _JOB_ID.search(output)
         if code.strip() == "0" and match:
@@ -426,15 +430,13 @@ class SlurmCommands:
             raise refusal(ids[-1])
         if ran.code == 1:
             raise NotSubmitted(NAME, "submit", ran.last_words, f"Check the disk of {self._settings.folder}")
-        raise Unreachable(NAME, "submit", f"sbatch gave no answer: {_why_of(ran)}", "The job is looked for by its name")
+        raise Unreachable(NAME, "submit", f"sbatch gave no answer: {ran.why}", "The job is looked for by its name")
 
-    def cancel(self, jobs: Sequence[int]) -> None:
-        """End jobs. What is over already stays so."""
-        self._scancel(map(str, jobs))
-
-    def ask_to_leave(self, jobs: Sequence[int]) -> None:
-        """Ask the script of a session, which these jobs run, to let it save and leave."""
-        self._scancel(["--batch", "--signal=TERM", *map(str, jobs)])
+    def cancel(self, jobs: Sequence[int], *how: str) -> None:
+        """End jobs, or do to them what these words of scancel say. What is over already stays so."""
+        ran = self._run("cancel", 'scancel "$@" </dev/null', [*how, *map(str, jobs)])
+        if ran.code != 0 and not DONE.search(ran.err):
+            raise _silent("cancel", ran)
 
     def make_folder(self) -> None:
         """Make the pool's folder, unless it is there."""
@@ -481,15 +483,8 @@ class SlurmCommands:
             why, remedy = "there is no slurm.conf here", "Set slurm_conf, or host to go through a login node"
             raise Misconfigured(NAME, action, why, remedy)
         if ran.code != 0:
-            raise Unreachable(NAME, action, _why_of(ran), "Try this command there by hand")
+            raise Unreachable(NAME, action, ran.why, "Try this command there by hand")
         return ran.out
-
-    def _evidence_in(self, folders: str, keys: Sequence[str]) -> dict[str, Evidence]:
-        """Return by key what a look at the folders printed."""
-        result = dict(map(evidence, filter(None, folders.split("\n"))))
-        if set(result) != set(keys):
-            raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
-        return result
 
     def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:
         settings = self._settings
@@ -510,11 +505,6 @@ class SlurmCommands:
         if ran.code != 0:
             raise _silent(action, ran)
 
-    def _scancel(self, words: Iterable[str]) -> None:
-        ran = self._run("cancel", 'scancel "$@" </dev/null', [*words])
-        if ran.code != 0 and not DONE.search(ran.err):
-            raise _silent("cancel", ran)
-
 
 def skew(text: str, began: float, ended: float, before: int) -> int:
     """Return the seconds that the controller's clock is ahead of ours, 0 for less than anybody needs to know.
@@ -529,16 +519,6 @@ def skew(text: str, began: float, ended: float, before: int) -> int:
     return offset if abs(offset) > _TOLERATED_SECONDS else 0
 
 
-def _packed(*texts: str) -> tuple[str, ...]:
-    """Return texts as a script can carry them."""
-    return tuple(base64.encodebytes(text.encode()).decode().strip() for text in texts)
-
-
 def _silent(action: str, ran: Ran) -> Unreachable:
     """Return the error for an unknown state."""
-    return Unreachable(NAME, action, _why_of(ran), "Nothing is ended meanwhile")
-
-
-def _why_of(ran: Ran) -> str:
-    """Return what a script that failed complained of."""
-    return ran.last_words or f"it ended with {ran.code}"
+    return Unreachable(NAME, action, ran.why, "Nothing is ended meanwhile")

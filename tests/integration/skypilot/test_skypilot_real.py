@@ -134,8 +134,7 @@ def answers(server: ApiServer, name: str) -> dict[str, Any]:
     ask, nobody = server._call, f"{name}-nobody"
     words = {"cluster_names": [name], "refresh": "NONE", "all_users": True, "summary_response": True}
     queue = {"skip_finished": False, "all_users": True}
-    with server._answer("GET", f"/api/status?all_status=true&cluster_name={name}") as answer:
-        requests = json.loads(answer.read())
+    requests = json.loads(server._send("GET", f"/api/status?all_status=true&cluster_name={name}").body)
     health, _ = server.health()
     prices = ask(
         "/list_accelerators", "sky.list_accelerators", gpus_only=True, name_filter="^H100$", region_filter=None,
