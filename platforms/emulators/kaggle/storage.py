@@ -90,7 +90,7 @@ class Dataset:
     deleted: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class KaggleStorage:
     """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
 
