@@ -16,7 +16,7 @@ from scheduler.core.job import Done, JobState, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
 from scheduler.store import codec, events, generations, series
-from scheduler.store.errors import Stale
+from scheduler.store.errors import CORRUPT_REMEDY, DatabaseCorrupt, Stale
 from scheduler.store.generations import Generation
 from scheduler.store.schema import checkpoints, jobs, rates
 
@@ -157,6 +157,8 @@ def get(tx: Connection, name: str, *, removed: bool = False) -> JobRecord:
         from difflib import get_close_matches
 
         names = list(tx.execute(_NAMES).scalars())
+        if record is None and name in names:
+            raise DatabaseCorrupt("database is damaged", "table jobs", f"its index lacks {name}", CORRUPT_REMEDY)
         raise UnknownJob(name, tuple(get_close_matches(name, names)))
     return record
 

@@ -157,8 +157,8 @@ class JobCurve:
         target = self.spec.target_step
         forecast = JobForecast(self.spec.name, self.metric, self.aim, target, self.points, done_at=self.at(target))
         if self.curve is None:
-            few = counted(len(self.points), "checkpoint")
-            return replace(forecast, why=f"a forecast needs {POINTS_MIN} checkpoints with {self.metric}, it has {few}")
+            few, needed = counted(len(self.points), "checkpoint"), counted(POINTS_MIN, "checkpoint")
+            return replace(forecast, why=f"a forecast needs {needed} with {self.metric}, it has {few}")
         bought = self.buys(hours)
         end = min(max(target, self.newest + (bought.steps if bought else 0)), REACH * self.newest)
         steps = sorted({self.newest + (end - self.newest) * part // _DRAWN for part in range(_DRAWN + 1)})

@@ -77,6 +77,7 @@ CODES: dict[str, Exit] = {
     "scheduler.store.errors.Stale": Exit.REFUSED,
     "scheduler.store.errors.StoreFailure": Exit.DATABASE,
     "scheduler.store.lease.AlreadyRunning": Exit.LEADERSHIP,
+    "scheduler.web.actors.TooManyTries": Exit.REFUSED,
     "typer.exceptions.TyperException": Exit.USAGE,
     "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
