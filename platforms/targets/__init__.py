@@ -1,1 +1,1 @@
-"""Targets: where served models live, and how a release gets there and back without ever being half there."""
+"""Deployment targets: where served models live, and how a release is activated and rolled back atomically."""

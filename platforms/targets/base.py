@@ -1,12 +1,12 @@
-"""The target port: where a served model lives, in prose that is the contract, and the errors it may raise.
+"""The interface of a deployment target, whose docstrings are the contract, and the errors that targets raise.
 
 Errors::
 
     TargetError            base: a person must act; carries target, action, why and what to do next
-      BadTargetOption      an option cannot be used as it is written
-      BadRelease           what is to be sent, or what arrived, is not what its digests say, or may not be sent at all
-      TargetBusy           somebody else deploys there; nothing was changed
-      TargetUnreachable    no answer that can be trusted; what was asked may have happened, and read() will tell
+      BadTargetOption      the value of an option is not valid
+      BadRelease           files do not match their digests, before or after the copy, or are of a kind never served
+      TargetBusy           another deployment to this target is in progress; nothing was changed
+      TargetUnreachable    no reliable answer; the action may have happened, and read() returns the state
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobs.problem import UserError
 from platforms.options import read_declared
 
 _Options = TypeVar("_Options")
-KEPT_RELEASES = 3  # that each target keeps of a model: the one that serves and those before it
+KEPT_RELEASES = 3  # releases of a model that a target keeps: the serving one and those before it
 
 
 class TargetError(UserError):
@@ -36,27 +36,27 @@ class TargetError(UserError):
 
 
 class BadTargetOption(TargetError):
-    """An option cannot be used as it is written, wherever it is read."""
+    """The value of an option is not valid, wherever the option was read."""
 
 
 class BadRelease(TargetError):
-    """The files are not those of the release, or are of a kind that is never served."""
+    """The files do not match the digests of the release, or are of a kind that is never served."""
 
 
 class TargetBusy(TargetError):
-    """Another deployer is at work there; nothing was changed. Asking again later is safe."""
+    """Another deployment to this target is in progress; nothing was changed. A retry is safe."""
 
 
 class TargetUnreachable(TargetError):
-    """No trustworthy answer: what was asked may or may not have happened, and repeating it is safe."""
+    """No reliable answer: the action may or may not have happened. A retry is safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """One version of a model as files.
 
-    ``folder`` is on this machine; ``files`` are the sha256 digests by relative name; ``sums`` is the text of its
-    SHA256SUMS, and ``digest`` the sha256 of that text, which names the whole.
+    ``folder`` is on this machine; ``files`` maps relative file names to sha256 digests; ``sums`` is the content of
+    SHA256SUMS, and ``digest`` the sha256 of that content, which identifies the release.
     """
 
     model: str
@@ -69,12 +69,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a target says of one model.
+    """The state of one model on a target.
 
-    ``version`` is what it points at and ``digest`` that release's; None and "" when it serves none. ``proven`` is
-    False until it was seen to answer: a deployment was cut off, and is to be finished or taken back. ``before`` are
-    the versions that served earlier and are kept, newest first. ``damaged`` tells what is not as the digests say; it is
-    looked for only when read() was asked to.
+    ``version`` is the active version and ``digest`` the digest of its release; None and "" if there is none. ``proven``
+    is False until that version passed its health check: a deployment was interrupted and must be finished or rolled
+    back. ``before`` are the kept versions that served earlier, newest first. ``damaged`` lists the files that do not
+    match their digests; it is filled only by read() with ``deep``.
     """
 
     version: int | None = None
@@ -85,16 +85,16 @@ class Served:
 
 
 class DeployOutcome(StrEnum):
-    """How a deployment ended. Whatever it is, at most one version serves afterwards."""
+    """How a deployment ended. After each outcome at most one version serves."""
 
-    SERVING = "serving"  # the version serves and was seen to answer
-    RETURNED = "returned"  # it did not answer: the version before serves again
+    SERVING = "serving"  # the version serves and passed its health check
+    RETURNED = "returned"  # it failed its health check: the version before serves again
     DOWN = "down"  # neither it nor the version before answered, or there was none before
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What came of deploy() or go_back(): the ``version`` that is pointed at now, and in words what happened."""
+    """The result of deploy() or go_back(): the ``version`` that is active now, and a text that says what happened."""
 
     outcome: DeployOutcome
     version: int | None
@@ -102,39 +102,39 @@ class Deployed:
 
 
 class Target(Protocol):
-    """One place that serves models. Every call has a deadline of its own; any thread may make it, one for each model.
+    """One target that serves models. Every call has a timeout. Calls may come from any thread, one per model at a time.
 
-    Versions count up and are never given twice; a target keeps :data:`KEPT_RELEASES` of each model.
+    Version numbers increase and are never reused; a target keeps :data:`KEPT_RELEASES` of each model.
     """
 
     def read(self, model: str, *, deep: bool = False) -> Served:
-        """Tell what serves there; with ``deep``, every file is read and held against its digest.
+        """Return which version serves. With ``deep``, read every file and compare it with its digest.
 
         Changes nothing. Raises TargetError, TargetUnreachable.
         """
 
     def deploy(self, release: Release) -> Deployed:
-        """Bring a release there, point at it, and see it answer; else go back to the version before.
+        """Copy a release to the target, activate it and check its health; on failure reactivate the version before.
 
-        Idempotent: a version that serves and was seen to answer is left alone, and a deployment that was cut off at any
-        point is finished by the next call. Readers see the whole old release or the whole new one. Raises BadRelease,
-        TargetBusy, TargetError with the old version untouched, and TargetUnreachable when it is unknown.
+        Idempotent: a version that serves and passed its health check is not deployed again, and the next call finishes
+        an interrupted deployment. Readers see either the complete old release or the complete new one. Raises
+        BadRelease, TargetBusy or TargetError with the old version unchanged, TargetUnreachable if the state is unknown.
         """
 
     def go_back(self, model: str, leaving: int) -> Deployed:
-        """Let the version before ``leaving`` serve again; where ``leaving`` does not serve, nothing is changed.
+        """Reactivate the version before ``leaving``; change nothing if ``leaving`` is not the active version.
 
-        Idempotent, and finishes what was cut off. SERVING tells that the version before answers. Raises TargetBusy,
-        TargetUnreachable, and TargetError when there is no version before.
+        Idempotent; finishes an interrupted rollback. SERVING means that the version before answers. Raises TargetBusy,
+        TargetUnreachable, and TargetError if there is no version before.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TargetContext:
-    """What a target is given besides its own options.
+    """Access to credentials, passed to a target beside its options.
 
-    ``credential`` finds the file of a credential by its name, ``read_secret`` its text; both are asked when they are
-    needed, so that a changed one counts at once, and raise what tells a person where it should lie.
+    ``credential`` returns the path of a credential's file by name, ``read_secret`` returns its text. Targets call both
+    at each use, so that a changed credential takes effect at once. Both raise an error that names the expected path.
     """
 
     credential: Callable[[str], Path]

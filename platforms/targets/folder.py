@@ -1,6 +1,6 @@
-"""Targets that are folders: a release is copied beside the others, and one symbolic link says which one serves.
+"""Targets that are folders: a release is copied beside the others, and one symbolic link selects the active one.
 
-All that must be atomic is done where the folder is, by activate.sh and under its lock.
+The steps that must be atomic run on the target's machine, in activate.sh, which holds a lock.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from platforms.targets.base import (
 )
 from platforms.targets.reach import HOST, PLAIN_PATH, Here, Ran, Reach, Ssh, SshOptions
 
-_ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
+_ANSWER_SECONDS = 60.0  # for a read, and in addition to the time of restart and health check
 _DAMAGED_MAX = 20
 _LINE = re.compile(r"(current|proven|kept|digest|damaged) ?(.*)")
 _NUMBERS = re.compile(r"(\d{1,9}( \d{1,9})*)?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answers; the others are errors
+_BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that report an outcome; the others are errors
 
 
 Command = Annotated[
@@ -46,10 +46,10 @@ CopyTime = Annotated[int, Written("copy_time", most=86_400)]
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """What is run where the model is served, by bash, with MODEL, VERSION and FOLDER set; each may be empty.
+    """Bash commands that run on the target's machine, with MODEL, VERSION and FOLDER set; each may be empty.
 
-    ``restart`` makes the server take up what ``current`` points at, ``health`` succeeds when that version answers.
-    ``return_health`` judges the version before after a failure; without it ``health`` does, unless it hung.
+    ``restart`` makes the server load what ``current`` points at; ``health`` succeeds if that version answers.
+    ``return_health`` checks the version before after a failed deployment; the default is ``health``, unless it hung.
     """
 
     restart: Command = ""
@@ -60,7 +60,7 @@ class Commands:
 
     @property
     def seconds(self) -> int:
-        """How long a deployment that fails may take in all: both commands, for both versions."""
+        """The longest time of a deployment that fails, in seconds: both commands, for both versions."""
         return 2 * (self.restart_seconds + self.health_seconds + 10)
 
 
@@ -74,7 +74,7 @@ class DirectoryOptions(Commands):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions(SshOptions):
-    """The options by which a target on another machine is reached, and models are copied there."""
+    """The options to connect to a target on another machine and to copy models there."""
 
     path: Annotated[str, Written(form=PLAIN_PATH, remedy="Write plain words from / or ~/ on, none of them ..")]
     copy_seconds: CopyTime = 3_600
@@ -82,7 +82,7 @@ class RemoteOptions(SshOptions):
     stall_seconds: Annotated[int, Written("stall_time", most=3_600)] = 30
 
     def reach(self, name: str, context: TargetContext) -> Ssh:
-        """Return the way there."""
+        """Return the ssh connection to the target's machine. ``name`` is that of the target, for errors."""
         identity = (lambda: context.credential(self.identity)) if self.identity else None
         words = self.ssh_words(self.connect_seconds)
         return Ssh(name, self.host, words, identity, self.stall_seconds, self.connect_seconds)
@@ -111,7 +111,7 @@ def load_directory(name: str, options: Mapping[str, str], context: TargetContext
 
 @dataclass(frozen=True, slots=True)
 class FolderTarget:
-    """Models below ``path`` of the machine that ``reach`` leads to. A copy may take ``copy_seconds``."""
+    """The models below ``path`` on the machine of ``reach``. A copy times out after ``copy_seconds``."""
 
     name: str
     reach: Reach
@@ -151,19 +151,19 @@ class FolderTarget:
         return Deployed(DeployOutcome.SERVING, self._served(ran.out).version)
 
     def place(self, release: Release) -> None:
-        """Bring a release there, whole and checked, without pointing at it. Raises as Target.deploy."""
+        """Copy a release there and check its digests, without activating it. Raises as Target.deploy."""
         ran = self._bring("place", release)
         if ran.code:
             raise self._failed(ran, f"place {release.model} {release.version}")
 
     def point(self, model: str, version: int, digest: str) -> None:
-        """Point at a release that was placed and was seen to answer. Raises as Target.deploy."""
+        """Activate a release that was placed and whose probe passed. Raises as Target.deploy."""
         ran = self._act("point", model, version, digest, self.copy_seconds)
         if ran.code:
             raise self._failed(ran, f"point at {model} {version}")
 
     def _bring(self, action: str, release: Release) -> Ran:
-        """Have a release there and act on it. It is not sent where it lies already, unless that turns out damaged."""
+        """Copy a release there and run ``action`` on it. A copy that exists is reused unless it proves damaged."""
         answer = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
         lies_there = any(
             line.startswith("kept ") and str(release.version) in line.split()[1:] for line in answer.out.splitlines()
@@ -188,7 +188,7 @@ class FolderTarget:
         return self.reach.bash(_script(), [*words, *numbers], seconds + commands.seconds)
 
     def _served(self, out: str) -> Served:
-        """Return what the lines of an answer say. What the target prints beside them is passed over."""
+        """Parse the output of activate.sh; ignore other lines that the target prints."""
         data: dict[str, str] = {}
         damaged: list[str] = []
         for line in out.splitlines():

@@ -1,6 +1,6 @@
-"""Ways to a folder that serves models: on this machine, or on another by ssh and rsync.
+"""Transports to a machine that serves models: this machine, or another one by ssh and rsync.
 
-Both do two things, run a script of bash there and bring a folder there, so that all else is the same for both.
+Each transport runs a bash script on the machine and copies a folder to it; callers need not know which one it is.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from platforms.options import Written
 from platforms.targets.base import Release, TargetError, TargetUnreachable
 from platforms.targets.release import SUMS
 
-HEARD_BYTES = 1 << 16  # of a command's output; the rest is cut off
+HEARD_BYTES = 1 << 16  # bytes of each output of a command that are kept; the rest is cut off
 _LAST_WORDS_SECONDS = 2.0
-_BROKEN = 255  # ssh's own exit code: not connected, or not any more
+_BROKEN = 255  # ssh's own exit code: it could not connect or lost the connection
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _CLEARING_SECONDS = 30.0
-_NOT_WRITTEN = 11  # rsync's exit code; of a full disk the other side does not always get to say more
-_READ_BYTES_PER_SECOND = 100 << 20  # of a slow disk
+_NOT_WRITTEN = 11  # rsync's exit code; on a full disk the other side cannot always send its message
+_READ_BYTES_PER_SECOND = 100 << 20  # the rate of a slow disk
 _FULL = "No space left on device"
 PLAIN_PATH = re.compile(r"(?!(.*/)?\.\.(/|$))(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
-_LOCAL_PATH = re.compile(r"[^'\"\s]+")  # rsync splits the command that it reaches the other side by
+_LOCAL_PATH = re.compile(r"[^'\"\s]+")  # no quotes or spaces: rsync splits its ``-e`` command into words
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,250}")
 
 
-# Commands, ended in time with all their children, and heard no longer than is useful.
+# Running commands: each has a timeout, after which its whole process group is killed, and limited output.
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a command ended. ``code`` is None when it was ended because its time was over."""
+    """The result of a command. ``code`` is None if the command was killed at its timeout."""
 
     code: int | None
     out: str
@@ -48,13 +48,13 @@ class Ran:
 
     @property
     def last_words(self) -> str:
-        """The end of what it complained of, in one line of printable characters."""
+        """The end of its error output, or else of its output: one line of printable characters, at most 500."""
         words = " ".join(self.err.split()) or " ".join(self.out.split())
         return "".join(character for character in words if character.isprintable())[-500:]
 
     @property
     def why(self) -> str:
-        """Its last words, or with what it ended."""
+        """Its last words, or else its exit code."""
         return self.last_words or f"it ended with {self.code}"
 
 
@@ -65,12 +65,12 @@ def run(
     first_word_seconds: float | None = None,
     heard_bytes: int = HEARD_BYTES,
 ) -> Ran:
-    """Run a command with ``given`` as its input, and return how it ended. Raises OSError when it cannot be started.
+    """Run a command with ``standard_input`` and return its result. Raises OSError if it cannot be started.
 
-    At most ``heard_bytes`` are heard of each of its two outputs.
-    One that puts out nothing within ``first_word_seconds`` is ended; only from its first word on do the others count.
+    At most ``heard_bytes`` of each of its two outputs are kept. With ``first_word_seconds``, a command that prints
+    nothing within that time is killed, and ``timeout_seconds`` counts from its first byte of output.
     """
-    process = subprocess.Popen(  # its end is waited for below, in bounded time
+    process = subprocess.Popen(  # waited for below, with a timeout
         words,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -79,7 +79,7 @@ def run(
         env=child_environment(OF_A_PERSON),
     )
     heard: dict[str, bytes] = {"out": b"", "err": b""}
-    spoke = threading.Event()  # or will not, since it closed its output
+    spoke = threading.Event()  # also set when it closed its output without a byte
 
     def listen(name: str, stream: IO[bytes]) -> None:
         with stream:
@@ -89,7 +89,7 @@ def run(
             heard[name] += stream.read(heard_bytes - len(heard[name]))
 
     def say(stream: IO[bytes]) -> None:
-        with suppress(OSError), stream:  # a command may end without hearing all
+        with suppress(OSError), stream:  # a command may exit before it read all its input
             stream.write(standard_input)
 
     threads = [
@@ -104,9 +104,9 @@ def run(
         if first_word_seconds is None or spoke.wait(first_word_seconds):
             code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired:
-        pass  # that it has no code tells it
+        pass  # reported by the exit code None
     finally:
-        # Children that outlive it would keep copying, or hold its pipes open.
+        # Children that outlive the command would go on copying, or keep its pipes open.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -117,13 +117,13 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """This machine. ``name`` is that of the target, for errors."""
+    """The transport to this machine. ``name`` is that of the target, for errors."""
 
     name: str
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """Run a script with ``words`` as its arguments. Raises TargetError, TargetUnreachable."""
+        """Run a script with the arguments ``words`` and return its result. Raises TargetError, TargetUnreachable."""
         try:
             result = run(["bash", "-s", "--", *words], timeout_seconds, script, heard_bytes=self.heard_bytes)
         except OSError as error:
@@ -133,7 +133,7 @@ class Here:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """Make ``folder`` hold the files of a release alone, synced. A disk of this machine has no time-out."""
+        """Replace ``folder`` by the files of a release, synced; a local copy has no timeout. Raises TargetError."""
         del timeout_seconds
         root = Path(folder)
         try:
@@ -148,22 +148,22 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """Another machine, by the ssh and rsync of this one.
+    """The transport to another machine, by the ssh and rsync of this one.
 
-    ``options`` are the words between ``ssh`` and the host. ``identity`` finds the file of the key when it is needed.
-    ``connect_seconds`` are what the options grant for connecting.
+    ``options`` are the words between ``ssh`` and the host. ``identity`` returns the path of the private key; it is
+    called for each connection. ``connect_seconds`` is the ConnectTimeout that ``options`` set.
     """
 
     name: str
     host: str
     options: tuple[str, ...]
     identity: Callable[[], Path] | None = None
-    stalled_seconds: int = 30  # in which not a byte moves
+    stalled_seconds: int = 30  # longest time without any data before rsync gives up
     connect_seconds: int = 10
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """Run a script there; see Here.bash. After a broken connection it may go on: the outcome is unknown then."""
+        """Run a script there; see Here.bash. After a broken connection the script may go on: its outcome is unknown."""
         command = shlex.join(["bash", "-s", "--", *words])
         result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
         if result.code is None or result.code == _BROKEN or result.code < 0:
@@ -173,11 +173,12 @@ class Ssh:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """Make ``folder`` there hold the files of a release and nothing else. What is there already is not sent.
+        """Make ``folder`` there contain exactly the files of a release. Files that are there already are not sent.
 
-        A partial copy is kept under another name, and the next try goes on from it.
+        A partial copy is kept under another name, and the next attempt resumes it. Raises TargetError,
+        TargetUnreachable.
         """
-        # Each side reads whole files to know what is there already, and nothing moves meanwhile.
+        # With --checksum each side first reads whole files; no data moves meanwhile.
         size = sum(path.stat().st_size for path in release.folder.rglob("*"))
         still = self.stalled_seconds + size // _READ_BYTES_PER_SECOND
         words = [
@@ -185,12 +186,12 @@ class Ssh:
             "--fsync", "--mkpath", "--chmod=D755,F644", f"--timeout={still}", "--info=flist1",
             "-e", shlex.join(self._ssh()), "--", f"{release.folder}/", f"{self.host}:{folder}/",
         ]  # fmt: skip
-        # rsync counts from its handshake on, and says that it makes its list of files when that is done.
+        # rsync's --timeout counts from its handshake on; flist1 prints a line right after the handshake.
         result = self._run(words, timeout_seconds, b"", self.connect_seconds + self.stalled_seconds)
         if result.code == 0:
             return
         if _FULL in result.err or result.code == _NOT_WRITTEN:
-            # Whoever serves there needs the disk more than a part of a release does.
+            # Free the disk: the server there needs the space, a partial release does not.
             self.bash(b'rm -rf -- "$1"', [folder], _CLEARING_SECONDS)
             why = "the disk there is full"
             if _FULL not in result.err:
@@ -228,7 +229,7 @@ class Ssh:
 
 
 Reach = Here | Ssh
-"""A way to the machine that serves: both run a script of bash there and bring a folder there."""
+"""A transport to the machine that serves: runs a bash script there and copies a folder there."""
 
 
 _Plain = Annotated[str, Written(form=_LOCAL_PATH)]
@@ -236,7 +237,7 @@ _Plain = Annotated[str, Written(form=_LOCAL_PATH)]
 
 @dataclass(frozen=True, kw_only=True)
 class SshOptions:
-    """How a machine is reached; what becomes words of command lines is held against what these can be."""
+    """The options of an ssh connection. All become words of command lines, so each must match a strict pattern."""
 
     host: Annotated[str, Written(form=HOST)] = ""
     port: Annotated[str, Written(form=re.compile(r"[0-9]{1,5}"))] = ""
@@ -245,7 +246,7 @@ class SshOptions:
     identity: _Plain = ""
 
     def ssh_words(self, connect_seconds: int) -> tuple[str, ...]:
-        """Return the words of ssh's command line that they come to. Never asks, never trusts a new host."""
+        """Return the options as words of ssh's command line; ssh never prompts, never accepts an unknown host key."""
         words: list[str] = []
         if self.ssh_config:
             words += ["-F", self.ssh_config]

@@ -1,7 +1,7 @@
-"""A release: a folder of plain files beside their digests, checked before anything of it is sent anywhere.
+"""A release: a folder of plain files with their digests, all checked before any file is sent to a target.
 
-Pickles run code where they are loaded. So weights are safetensors or plain arrays of numbers, whatever else is text,
-and the name, the first bytes and the header of each file have to say so. What only training needs stays behind.
+Loading a pickle can run code. So weights must be safetensors or plain arrays of numbers and all other files text; the
+name, the first bytes and the header of each file are checked. Files that only training needs are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 
 
 def seal(folder: Path) -> None:
-    """Write the SHA256SUMS of a folder, in place of one that is there. Raises BadRelease, OSError."""
+    """Write the SHA256SUMS of a folder, replacing an existing one. Raises BadRelease, OSError."""
     sums = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in sorted(_names(folder)) if name != SUMS)
     write_whole(folder / SUMS, sums)
 
@@ -40,8 +40,8 @@ def seal(folder: Path) -> None:
 def open_release(model: str, version: int, folder: Path) -> Release:
     """Return the release in a folder after reading every byte of it.
 
-    Raises BadRelease, which names the file, for: a link or a device, a file that SHA256SUMS does not list or that
-    differs, and one that check_file refuses. Raises OSError.
+    Raises BadRelease, which names the file, for a link or a device, a file that SHA256SUMS does not list, a missing
+    file, a digest that differs, and a file that check_file or check_whole rejects. Raises OSError.
     """
     if not _MODEL.fullmatch(model) or version < 1:
         raise _bad(f"{model!r} version {version} is not a release name", "Use lower case a to z, digits, . _ -")
@@ -69,7 +69,7 @@ def open_release(model: str, version: int, folder: Path) -> Release:
 
 
 def _names(folder: Path) -> frozenset[str]:
-    """Return the relative names of all files below a folder, all of them plain."""
+    """Return the relative names of all files below a folder. Raises BadRelease for links, devices and odd names."""
     names = set()
     for name in _walk(folder):
         if not is_key(name):
@@ -112,15 +112,15 @@ def _bad(why: str, remedy: str) -> BadRelease:
     return BadRelease("(none yet)", "send the release", why, remedy)
 
 
-# Plain files: which of a version's files leave the house, to a target or as an export, and what they may hold.
-_PIECE_BYTES = 1 << 20  # a multiple of every width
-_HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; those of the largest models have some hundred kilobytes
+# File checks: which files of a version go to a target or into an export, and what they may contain.
+_PIECE_BYTES = 1 << 20  # a multiple of the size of every number type
+_HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; the largest models have some hundred kilobytes
 _NPY_HEADER_MAX_BYTES = 1 << 12
 _MEMBERS_MAX = 2_000
-_UNPACKED_MAX = 100  # times what it is packed; numbers that were trained hardly pack at all
+_UNPACKED_MAX = 100  # ratio of unpacked to packed size; trained weights hardly compress at all
 _NUMBERS_MAX = 1 << 50
 _DIMENSIONS_MAX = 8
-# Of a floating number, its bytes and which bits of which of them are its exponent (of F8_E4M3 all that makes a NaN).
+# Type -> (bytes of a number, (byte index, mask) of its exponent bits). For F8_E4M3 the mask is the pattern of NaN.
 _FLOATS: Mapping[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "F64": (8, ((7, 0x7F), (6, 0xF0))),
     "F32": (4, ((3, 0x7F), (2, 0x80))),
@@ -136,23 +136,23 @@ _ADAPTER = re.compile(r"(.+\.lora_)([AB])(\..+|$)")
 WEIGHTS = (".safetensors", ".npy", ".npz", ".gguf")
 KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken")
 _NAMES = frozenset({"LICENSE", "NOTICE"})
-# What trainers write beside weights and tokenizer, of no use where no training goes on.
+# Files that trainers write beside weights and tokenizer, not needed for inference.
 _OF_TRAINING = (
     *("optimizer", "scheduler", "rng", "trainer_state", "training_args"),
     *("state.", "fingerprint.", "meta.json"),
 )
-_REFERENCE = "ref/"  # the adapter that preferences compare with
+_REFERENCE = "ref/"  # the reference adapter of preference training
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"})
 _ZIP, _PICKLE = b"PK", tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
 _JSON_MAX_BYTES = 1 << 25
 _INDEX = ".safetensors.index.json"
 
 
-# Weights: files of tensors are what their headers say, and every number in them is finite. Read in a stream, a megabyte
-# at a time, by the standard library alone: a number of a floating type is not finite where all bits of its exponent are
-# set, which whole slices of bytes are asked for at once.
+# Weight checks: a tensor file must match its header, and all its numbers must be finite. Files are read as streams, a
+# megabyte at a time, with the standard library only. A floating-point number is not finite exactly if all its exponent
+# bits are set, which is tested on whole slices of bytes at once.
 class BadTensors(Exception):
-    """A file of tensors that must not be loaded: why, with the tensor's name where there is one, and what to do."""
+    """A tensor file that must not be loaded: ``why``, with the tensor's name if there is one, and ``remedy``."""
 
     def __init__(self, why: str, remedy: str = "Save the weights again") -> None:
         super().__init__(why)
@@ -161,7 +161,7 @@ class BadTensors(Exception):
 
 
 class Tensor(NamedTuple):
-    """One tensor of a safetensors file: its type, its shape, and where its bytes lie after the header."""
+    """One tensor of a safetensors file: its type, its shape, and its range of bytes, counted from the header's end."""
 
     name: str
     kind: str
@@ -171,7 +171,7 @@ class Tensor(NamedTuple):
 
 
 def check_safetensors(path: Path) -> None:
-    """Hold a file against its header and read every number. Raises BadTensors, OSError."""
+    """Check that a file matches its header and that every number is finite. Raises BadTensors, OSError."""
     tensors = read_header(path)
     with path.open("rb") as stream:
         stream.seek(path.stat().st_size - tensors[-1].end)
@@ -180,7 +180,7 @@ def check_safetensors(path: Path) -> None:
 
 
 def read_header(path: Path) -> list[Tensor]:
-    """Return the tensors of a safetensors file as they lie in it, which fill it exactly. Raises BadTensors, OSError."""
+    """Return the tensors of a safetensors file in file order; they must fill it exactly. Raises BadTensors, OSError."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -204,13 +204,13 @@ def read_header(path: Path) -> list[Tensor]:
 
 
 def check_array(path: Path) -> None:
-    """Read every number of a NumPy array (.npy). Raises BadTensors, OSError."""
+    """Check that every number of a NumPy array (.npy) is finite. Raises BadTensors, OSError."""
     with path.open("rb") as stream:
         _check_npy(stream, path.name)
 
 
 def check_arrays(path: Path) -> None:
-    """Read every number of an archive of NumPy arrays (.npz), which holds nothing else. Raises BadTensors, OSError."""
+    """Check all numbers of an archive of NumPy arrays (.npz); other members are errors. Raises BadTensors, OSError."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -228,7 +228,7 @@ def check_arrays(path: Path) -> None:
 
 
 def check_pairs(headers: Mapping[str, list[Tensor]]) -> None:
-    """Hold low-rank adapters against themselves: each A has its B, of the same rank. Raises BadTensors."""
+    """Check that each low-rank adapter has both its matrices A and B, of the same rank. Raises BadTensors."""
     for tensors in headers.values():
         halves: dict[str, dict[str, Tensor]] = {}
         for tensor in tensors:
@@ -251,7 +251,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensor(name: str, description: Any) -> Tensor:
-    """Return a tensor whose shape and type are worth as many bytes as it has. Raises what a bad header raises."""
+    """Parse a tensor of a header and check its size in bytes. Raises BadTensors, ValueError, KeyError, TypeError."""
     kind, shape = description["dtype"], description["shape"]
     begin, end = description["data_offsets"]
     whole = all(type(number) is int and 0 <= number <= _NUMBERS_MAX for number in (begin, end, *shape))
@@ -266,7 +266,7 @@ def _tensor(name: str, description: Any) -> Tensor:
 
 
 def _check_npy(stream: IO[bytes], name: str) -> None:
-    """Read one array and all of its numbers: of a plain type, which is not a pickle inside."""
+    """Check one array and all its numbers; arrays of objects are rejected, as they contain pickles."""
     remedy = "Save it with numpy.save, of a number type"
     start = stream.read(8)
     size = {1: 2, 2: 4, 3: 4}.get(start[6] if len(start) == 8 else 0)
@@ -289,7 +289,10 @@ def _check_npy(stream: IO[bytes], name: str) -> None:
 
 
 def _check_finite(stream: IO[bytes], count: int, kind: str, name: str, *, reverse: bool = False) -> None:
-    """Read so many bytes of a tensor; raise BadTensors if they are not there, or a number of them is not finite."""
+    """Read ``count`` bytes of a tensor; raise BadTensors if there are fewer or a number is not finite.
+
+    ``kind`` is a key of ``_FLOATS``, or another text for integers; ``reverse`` is True for big-endian numbers.
+    """
     width, exponent = _FLOATS.get(kind, (1, ()))
     places = [(width - 1 - place if reverse else place, bits) for place, bits in exponent]
     for piece in _pieces(stream, count, name):
@@ -328,19 +331,19 @@ _CHECKS: Mapping[str, Callable[[Path], None]] = {
 
 
 def is_weights(name: str) -> bool:
-    """Return whether a file of this name holds weights."""
+    """Return whether a file of this name contains weights."""
     return name.lower().endswith(WEIGHTS)
 
 
 def leaves(name: str) -> bool:
-    """Return whether a checkpoint's file of this name is of use elsewhere; what it holds is looked at later."""
+    """Return whether a checkpoint's file of this name belongs into a release; its content is checked later."""
     last = name.rpartition("/")[2]
     plain = last in _NAMES or last.lower().endswith(KINDS)
     return plain and not last.startswith(_OF_TRAINING) and not name.startswith(_REFERENCE)
 
 
 def check_file(path: Path, name: str) -> None:
-    """Read a file and refuse one that runs code where it is loaded, or weights that cannot be used.
+    """Check one file of a release: its kind, that loading it runs no code, and that its weights are usable.
 
     Raises BadTensors, OSError.
     """
@@ -360,7 +363,7 @@ def check_file(path: Path, name: str) -> None:
 
 
 def check_whole(folder: Path, names: Collection[str]) -> None:
-    """Hold the weights of a folder against each other: halves of adapters, and parts of an index.
+    """Check the weights of a folder together: matrices of adapters, and tensors that an index lists.
 
     Raises BadTensors, OSError.
     """

@@ -1,8 +1,9 @@
-"""The target ``s3``: releases as objects of a bucket, and one small object that says which one serves.
+"""The target ``s3``: releases are objects of a bucket, and a small object points at the active one.
 
-A server follows ``MODEL/current.json``. It is changed by a conditional write alone, so that of two deployers one is
-told that the other was faster. A bucket answers no prompt: what the pointer names counts as serving, unless a health
-check is given, a command of this machine that asks whatever follows the bucket. Then the pointer says what is proven.
+A server reads ``MODEL/current.json``. It is changed only by conditional writes, so of two concurrent deployments one
+fails with TargetBusy. A bucket cannot answer a prompt: the version in the pointer counts as serving, unless there is
+a health check, a command on this machine that queries the server behind the bucket. Then the pointer records whether
+the version passed it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class S3TargetOptions(S3Options):
-    """The options of such a target; ``credentials`` may be the name of one."""
+    """The options of an ``s3`` target; ``credentials`` is a path, or the name of a credential."""
 
     health: Command = ""
     health_seconds: HealthTime = 120
@@ -67,9 +68,10 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """What ``current.json`` says: versions with their digests, the one that serves first; and the mark it bears.
+    """The content of ``current.json``: (version, digest) pairs, the active one first.
 
-    ``proven`` is False until the first one was seen to answer.
+    ``mark`` is the ETag of the object, "" if there is none. ``proven`` is False until the active version passed its
+    health check.
     """
 
     releases: tuple[tuple[int, str], ...] = ()
@@ -79,7 +81,7 @@ class _Pointer:
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Models among the objects of a store."""
+    """Models in an S3 store. Of ``commands`` only the health check is used."""
 
     name: str
     store: S3Store
@@ -128,7 +130,10 @@ class S3Target:
             return Deployed(DeployOutcome.SERVING, pointer.releases[1][0])
 
     def _proved(self, model: str, new: tuple[int, str]) -> Deployed | None:
-        """See whether what was pointed at answers, unless somebody has; return what came of it where it does not."""
+        """Check the health of the active version unless it is proven; return the outcome if it fails, else None.
+
+        On failure the pointer goes back to the version before, if there is one. Raises TargetBusy.
+        """
         if self._pointer(model).proven:
             return None
         why = self._fault(model, *new)
@@ -144,7 +149,7 @@ class S3Target:
         return Deployed(DeployOutcome.RETURNED, now.releases[1][0], why)
 
     def _fault(self, model: str, version: int, digest: str) -> str:
-        """Return why the health check fails, or ""."""
+        """Run the health check; return why it fails, or ""."""
         folder = f"s3://{self.store.bucket}/{self.store.prefix}{_folder(model, version, digest)}"
         variables = ("env", f"MODEL={model}", f"VERSION={version}", f"FOLDER={folder}")
         ran = run((*variables, "bash", "-c", self.commands.health), self.commands.health_seconds)
@@ -153,7 +158,7 @@ class S3Target:
         return f"the health check failed with {ran.code}: {ran.last_words}" if ran.code else ""
 
     def _send(self, release: Release) -> None:
-        """Write what is missing of a release, its list last. What lies there already must be as long as it should."""
+        """Upload the missing files of a release, SHA256SUMS last. Existing objects must have the right size."""
         folder = _folder(release.model, release.version, release.digest)
         for name, digest in release.files.items():
             if sha256_file(release.folder / name) != digest:
@@ -183,7 +188,7 @@ class S3Target:
                 raise TargetBusy(self.name, "point at it", "another deployer was faster", "Try again") from error
 
     def _pointer(self, model: str) -> _Pointer:
-        """Return what the pointer says. Raises StoreError, and TargetUnreachable for one that makes no sense."""
+        """Read the pointer, empty if there is no object. Raises StoreError; TargetUnreachable if it is malformed."""
         try:
             with translated("read", f"{model}/current.json", self.store.bucket):
                 answer = self.store.client.get_object(Bucket=self.store.bucket, Key=self._key(model))
@@ -204,7 +209,7 @@ class S3Target:
         return _Pointer(releases, str(answer["ETag"]), document.get("proven") is not False)
 
     def _damaged(self, model: str, version: int, digest: str) -> Iterator[str]:
-        """Yield what is missing of a release. The bucket itself keeps what it has as sent."""
+        """Yield a text for each missing file of a release. Content is not compared: a bucket keeps objects intact."""
         folder = _folder(model, version, digest)
         there = {key.removeprefix(folder) for key in self.store.keys(folder)}
         if SUMS not in there:
@@ -215,7 +220,7 @@ class S3Target:
             yield f"{name} is missing"
 
     def _prune(self, model: str) -> None:
-        """Delete older releases that the pointer does not name. A newer one may be another deployer's, on its way."""
+        """Delete older releases that the pointer does not name. Newer ones may belong to a deployment in progress."""
         pointer = self._pointer(model)
         kept = {_folder(model, *one) for one in pointer.releases}
         for key in list(self.store.keys(f"{model}/releases/")):
@@ -229,7 +234,7 @@ class S3Target:
 
     @contextmanager
     def _explained(self, action: str) -> Iterator[None]:
-        """Turn what the store raises into the port's errors."""
+        """Translate the store's errors into those of targets."""
         try:
             yield
         except StoreUnreachable as error:
@@ -239,5 +244,5 @@ class S3Target:
 
 
 def _folder(model: str, version: int, digest: str) -> str:
-    """Return the prefix of a release's objects: named by content as well, so that two never mix."""
+    """Return the key prefix of a release's objects, with its digest, so that releases never share objects."""
     return f"{model}/releases/{version}-{digest[:12]}/"

@@ -1,8 +1,9 @@
-"""The target ``vllm``: adapters of one base, loaded beside each other into a server that goes on answering.
+"""The target ``vllm``: adapters of one base model, loaded side by side into a running server without downtime.
 
-An adapter bears its version in its name, ``ufm@7``, since servers keep caches by name: nothing is ever loaded in place.
-The order is: files, load, probe, router, ``current``, and then unload what is older than the version before. That one
-stays loaded until the next deployment, so that going back takes no load. Nothing is unloaded that answers a request.
+The name of an adapter contains its version, ``ufm@7``, because servers cache by name: no adapter is replaced in place.
+The steps are: copy the files, load, probe, switch the router, point ``current`` at it, unload all but the new version
+and the one before. That one stays loaded until the next deployment, so that a rollback needs no load. An adapter with
+requests in progress is not unloaded.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from platforms.targets.reach import Here
 NAME = "probe.json"
 _PROMPT = "Write one atomic component that validates a file name."
 _TOKENS = 16
-_SAME = 1e-6  # log-probabilities of one model and prompt differ by less, where nothing else runs beside them
+_SAME = 1e-6  # log-probabilities of one model and prompt differ by less if no other requests run meanwhile
 _TOLERANCE = 0.05
 MAX_BYTES = 1 << 16
 _ANSWER_MAX_BYTES = 1 << 20
 _ABSOLUTE = re.compile(r"(?!(.*/)?\.\.(/|$))(/[A-Za-z0-9._+-]+)+")
 _METRIC = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _ADAPTERS = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
-_PAUSE = threading.Event()  # never set: its wait is the pause between two looks
+_PAUSE = threading.Event()  # never set: waiting on it is the pause between two polls
 
 
-# The probe of an adapter: whether the server answers with it, or only says that it has loaded it. A server may list an
-# adapter that fits no module, and answer for it as the bare base would. So one fixed prompt is put at temperature 0 to
-# both. The adapter's answer must differ from the base's, in words or in what they were worth, and be the one that was
-# written down when the version was accepted, where ``probe.json`` of the release has one.
+# The probe checks that the server applies an adapter. A server may list an adapter that fits no module and answer as
+# the base model would. So adapter and base get the same prompt at temperature 0. The adapter's answer must differ from
+# the base's in tokens or log-probabilities. If the release has a ``probe.json``, it must also match the answer recorded
+# there when the version was accepted.
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
     """The first tokens of an answer and their log-probabilities."""
@@ -63,7 +64,7 @@ class ProbeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is asked, and what was answered at acceptance; None where that is not recorded."""
+    """A prompt and the answer recorded at acceptance, or None; log-probabilities may differ by ``tolerance``."""
 
     prompt: str = _PROMPT
     expected: ProbeAnswer | None = None
@@ -71,7 +72,7 @@ class Probe:
 
 
 def probe_of(release: Release) -> Probe:
-    """Return the probe that a release brings along, or the usual one. Raises BadRelease, OSError."""
+    """Return the probe of a release's ``probe.json``, or else the default. Raises BadRelease, OSError."""
     if NAME not in release.files:
         return Probe()
     try:
@@ -87,7 +88,7 @@ def probe_of(release: Release) -> Probe:
 
 
 def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
-    """Return why ``adapter`` cannot be trusted to be in use; "" when it can. Raises TargetUnreachable."""
+    """Return why ``adapter`` fails the probe, "" if it passes. Raises TargetUnreachable."""
     bare, tuned = (_ask(server, probe, name) for name in (base, adapter))
     if tuned is None or bare is None:
         return f"the server gives no tokens with log-probabilities for {adapter if tuned is None else base}"
@@ -126,11 +127,11 @@ def _near(these: tuple[float, ...], those: tuple[float, ...], within: float) -> 
     return len(these) == len(those) and all(abs(one - other) <= within for one, other in zip(these, those, strict=True))
 
 
-# Administration over HTTP, on this machine alone: who can load an adapter can make a server say anything. A server on
-# another machine is reached through a tunnel of ssh (docs/deployment.md).
+# The server's admin API, only over loopback: anyone who can load an adapter controls what the server answers. A server
+# on another machine is reached through an ssh tunnel (docs/deployment.md).
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """A status and what came with it: JSON as parsed, or {} for anything else; ``text`` begins as it did."""
+    """An HTTP answer: ``document`` is its JSON object, {} for anything else; ``text`` its first 300 characters."""
 
     status: int
     document: Mapping[str, Any]
@@ -139,7 +140,11 @@ class ServerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Loopback:
-    """A server of this machine. ``target`` is the name for errors; ``bearer`` is asked for a token with each call."""
+    """An HTTP client of a server on this machine.
+
+    ``target`` is the name for errors; ``bearer`` returns the token for each call, "" for none; ``seconds`` is the
+    timeout of a call.
+    """
 
     target: str
     port: int
@@ -147,7 +152,7 @@ class Loopback:
     seconds: int
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ServerAnswer:
-        """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
+        """Send a request and return the answer, whatever its status. Raises TargetUnreachable."""
         status, text = self._ask(method, path, body)
         try:
             document = read_json(text)
@@ -156,7 +161,7 @@ class Loopback:
         return ServerAnswer(status, document if isinstance(document, dict) else {}, " ".join(text.split())[:300])
 
     def lines(self, path: str) -> list[str]:
-        """Return what a page of text says; nothing of one that is not there. Raises TargetUnreachable."""
+        """Return the lines of a text page, none unless its status is 200. Raises TargetUnreachable."""
         status, text = self._ask("GET", path, None)
         return text.splitlines() if status == 200 else []
 
@@ -196,7 +201,7 @@ def port_of(target: str, option: str, address: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmOptions(RemoteOptions):
-    """The options of such a target; with ``host``, the server's disk is on another machine."""
+    """The options of a ``vllm`` target; with ``host``, the server's disk is on another machine."""
 
     url: str
     base: str
@@ -228,7 +233,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmT
 
 @dataclass(frozen=True, slots=True)
 class VllmTarget:
-    """A server with the model ``base``, which reads adapters from ``folder``, and perhaps a router before it."""
+    """A server of the model ``base``, which loads adapters from ``folder``, with an optional router before it."""
 
     folder: FolderTarget
     server: Loopback
@@ -237,7 +242,7 @@ class VllmTarget:
     drain_seconds: int = 30
 
     def read(self, model: str, *, deep: bool = False) -> Served:
-        """See Target.read. A version that the server has not loaded, as after its restart, is not proven."""
+        """See Target.read. A version that the server has not loaded, e.g. after its restart, is not proven."""
         loaded, served = self._loaded(), self.folder.read(model, deep=deep)
         return replace(served, proven=served.proven and f"{model}@{served.version}" in loaded)
 
@@ -260,7 +265,7 @@ class VllmTarget:
         return Deployed(DeployOutcome.SERVING, release.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
-        """See Target.go_back. A version that was only loaded, and never pointed at, is unloaded."""
+        """See Target.go_back. A version that was loaded but never activated is unloaded."""
         served = self.folder.read(model)
         if served.version == leaving:
             if not served.before:
@@ -274,13 +279,13 @@ class VllmTarget:
         return back
 
     def _kept(self, served: Served, refused: int, why: str) -> Deployed:
-        """Return what stands after a refusal: nothing was switched, so the version before serves on."""
+        """Return the outcome after version ``refused`` failed its probe: the version before still serves, if proven."""
         if served.version is None or served.version == refused or not served.proven:
             return Deployed(DeployOutcome.DOWN, None, why)
         return Deployed(DeployOutcome.RETURNED, served.version, why)
 
     def _load(self, model: str, version: int, probe: Probe) -> str:
-        """Load a version that is not loaded and probe it; return why it cannot serve, or ""."""
+        """Load a version unless it is loaded, and probe it; return why it cannot serve, or ""."""
         name, place = f"{model}@{version}", f"{self.folder.path}/{model}/releases/{version}"
         loaded = self._loaded()
         if name in loaded and loaded[name] not in {"", place}:
@@ -296,9 +301,9 @@ class VllmTarget:
         return fault(self.server, probe, name, self.base)
 
     def _unload(self, model: str, versions: set[int]) -> None:
-        """Unload versions that serve no requests any longer. It is no error if the server does not know one.
+        """Unload versions once they have no requests in progress; skip versions that the server does not know.
 
-        One that still answers when the time is over stays, and is forgotten with the next deployment.
+        A version still busy after ``drain_seconds`` stays loaded until the next deployment. Raises TargetUnreachable.
         """
         there = {f"{model}@{version}": version for version in versions & self._versions(model)}
         busy = self._drained(there) if there else set()
@@ -308,7 +313,7 @@ class VllmTarget:
                 raise TargetUnreachable(self.folder.name, f"unload {model}@{version}", answer.text, "It is tried again")
 
     def _drained(self, names: Collection[str]) -> set[str]:
-        """Wait until none of these adapters answers a request, and return those that still do."""
+        """Wait until these adapters have no requests in progress; return those still busy after ``drain_seconds``."""
         busy = self._busy() & set(names)
         for _ in range(self.drain_seconds):
             if not busy:
@@ -318,9 +323,9 @@ class VllmTarget:
         return busy
 
     def _busy(self) -> set[str]:
-        """Return the adapters of requests under way, as the server's metrics tell it.
+        """Return the adapters with running or waiting requests, from the server's metrics.
 
-        What it says of adapters is not renewed after the last request, so that counts of none come first.
+        The adapter metric is not updated after the last request, so it counts only if the request counts are above 0.
         """
         under_way, newest, adapters = 0.0, -1.0, ""
         for line in self.server.lines("/metrics"):
@@ -340,7 +345,7 @@ class VllmTarget:
         return {number for number in numbers if number is not None}
 
     def _loaded(self) -> dict[str, str]:
-        """Return the models that the server lists, with the folder that each came from. Raises TargetUnreachable."""
+        """Return the server's models: name -> the folder it was loaded from, or "". Raises TargetUnreachable."""
         answer = self.server.call("GET", "/v1/models")
         try:
             result = {str(one["id"]): str(one.get("root") or "") for one in answer.document["data"]}
@@ -352,7 +357,7 @@ class VllmTarget:
         return result
 
     def _point_router(self, model: str, version: int) -> None:
-        """Let the router send requests for ``model`` to a version, unless somebody else changed its table meanwhile."""
+        """Route requests for ``model`` to a version. Raises TargetBusy if the router's table changed meanwhile."""
         if self.router is None:
             return
         table = self.router.call("GET", "/admin/table").document
