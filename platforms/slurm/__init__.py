@@ -1,1 +1,1 @@
-"""Slurm: sessions are batch jobs of a cluster, on this machine or by ssh, found again by their names and comments."""
+"""Slurm: sessions are batch jobs of a cluster, local or over ssh, identified by job name and comment."""

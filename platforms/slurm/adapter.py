@@ -1,7 +1,7 @@
-"""The adapter of Slurm. One batch job for each launch key; see batch.py for what keeps it from running twice.
+"""The Slurm adapter: one batch job per launch key. The comment of ``_SCRIPT`` says why a key never runs twice.
 
-What this side must remember lies in the pool's state folder, a folder for each key: that a job was ordered, written
-before it is submitted; when it was first seen to run; how it ended, as first reported. All else is looked up.
+The pool's state folder has a folder per key with the adapter's own records: the order, written before the job is
+submitted; the first time the job was seen running; how it ended, as first reported. All else is queried from Slurm.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from platforms.slurm import judge
 from platforms.slurm.commands import Cap, NoBooks, SlurmCommands, reading
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
-# The script that Slurm runs for a session. Whatever Slurm does with it, one key runs once. It begins by taking the
-# claim, a folder that is put in its place whole, which on a shared file system only one can do: a second job of the
-# same key, a job requeued by an administrator, and one whose key was given up meanwhile find it taken and leave. What
-# waited in the queue ends by the file ``until``, which is moved on while it waits, and never runs longer than it was
-# launched for. The kernel's own end of the agent comes at that deadline, Slurm's time limit after it. The agent runs
-# on the job's first node. A lane with devices on others is a step of the job, see the payload's nodes.py.
+# The batch script of a session. Whatever Slurm does with it, each key runs at most once: the script first creates the
+# folder ``claim`` by an atomic rename, which on a shared file system succeeds only once. A second job of the same key,
+# a job requeued by an administrator and a job whose key was voided find the claim and exit. The deadline is read from
+# the file ``until``, which is extended while the job waits; the session never runs longer than it was launched for.
+# ``timeout`` kills the runner at that deadline, Slurm's time limit comes after it. The runner runs on the job's first
+# node. A lane with devices on other nodes is a step of the job, see the payload's nodes.py.
 _SCRIPT = """\
 #!/bin/bash
 umask 077
@@ -106,22 +106,22 @@ do :; done
 trap '' TERM
 leave "$code"
 """
-_UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
-_REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
-_ALIKE_SECONDS = 60  # real: between the start that accounting has and the one that was seen
-_LOG_BYTES = 4 << 20  # of one answer; more is asked for again
+_UNSEEN_SECONDS = 30  # real: a job that Slurm accepted is listed at once, unless the controller lost it
+_REQUEUED_SECONDS = 60  # real: nodes report their jobs to a restarted controller, and end them, within this time
+_ALIKE_SECONDS = 60  # real: the largest difference between the start in accounting and the observed start
+_LOG_BYTES = 4 << 20  # of one answer; longer logs take several requests
 _TERM_SECONDS = 120  # before the time limit
 
 
 def script(key: str, *, until: int, limit: int, python: str, agent: str, nodes: int = 1, share: int = 1) -> str:
-    """Return the text of the script; ``until`` is in real UTC seconds, ``share`` the devices of a node."""
+    """Return the batch script; ``until`` is real UTC seconds, ``limit`` seconds, ``share`` the devices per node."""
     words = {"key": key, "python": python, "agent": agent}
     quoted = {name: shlex.quote(word) for name, word in words.items()}
     return _SCRIPT.format(**quoted, until=until, limit=limit, nodes=nodes, share=share)
 
 
 class _Evidence(NamedTuple):
-    """What is known of a session before it is judged."""
+    """The data that determines the state of a session."""
 
     order: Ordered
     started: Started | None
@@ -144,11 +144,11 @@ class SlurmPlatform(RemoteSessions):
             why = "device_counts with sessions of several nodes"
             raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
         self._commands = SlurmCommands(self._settings)
-        self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
-        self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
+        self._last_seen: dict[str, int] = {}  # by key: when Slurm last listed its job
+        self._requeued: dict[str, int] = {}  # by key: when its job was first seen requeued
         self._placing = threading.Lock()
-        self._caps: tuple[Cap, ...] = ()  # of the QOS, as they were last read
-        self._has_books = True  # until the cluster is seen to keep no accounts
+        self._caps: tuple[Cap, ...] = ()  # the caps of the QOS, as last read
+        self._has_books = True  # until a query shows that the cluster has no accounting
 
     @property
     def capabilities(self) -> Capabilities:
@@ -163,7 +163,7 @@ class SlurmPlatform(RemoteSessions):
         )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """Submit a job, unless there is one of this key; see Platform.launch."""
+        """Submit a job unless this key has one; see Platform.launch."""
         key = request.key
         if not is_folder_name(key):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
@@ -179,18 +179,18 @@ class SlurmPlatform(RemoteSessions):
                 admit(request, poll, self._settings, self._caps)
                 self._records.order(key, Ordered(now, request.deadline, length=request.deadline - now))
                 job = self._submit(request, digest, now)
-        # Accepted is not known: a controller that dies now may forget it. The next look tells.
+        # Accepted is not safe: a controller that crashes now may lose the job. The next poll shows whether it has it.
         return Observed(key, SessionState.QUEUED, str(job or ""), detail="accepted by Slurm, not seen in its queue yet")
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key, with one command for all; see Platform.find."""
+        """Return the sessions by key, with one command for all keys; see Platform.find."""
         with self._folders.answering("find"):
             usable_keys = [key for key in dict.fromkeys(keys) if is_folder_name(key)]
             poll = self._poll(usable_keys)
             return self._folders.observed(usable_keys, lambda key: self._observe(key, poll, now))
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Have Slurm tell the session to save and leave, or end it; a job that waits is cancelled."""
+        """Send SIGTERM so that the session saves and exits; cancel its job if it waits or with ``force``."""
         if not is_folder_name(key):
             return
         with self._folders.answering("stop"):
@@ -202,19 +202,19 @@ class SlurmPlatform(RemoteSessions):
             if waits := [line.job for line in mine if force or judge.is_waiting(line)]:
                 self._commands.cancel(waits)
             if running := [line.job for line in mine if line.job not in waits]:
-                self._commands.cancel(running, "--batch", "--signal=TERM")  # of its script, which lets it save
+                self._commands.cancel(running, "--batch", "--signal=TERM")  # to its script: it can save
             if not mine and session.state is SessionState.QUEUED and self._commands.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
     def extend(self, key: str, deadline: int, now: int) -> None:
-        """Move the deadline of a job that waits; see Extends.extend."""
+        """Set a new deadline for a job that waits; see Extends.extend."""
         del now
         if is_folder_name(key):
             with self._folders.answering("extend"):
                 self._commands.extend(key, int(self._real(deadline)))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield what a session printed; see Platform.logs."""
+        """Yield the output of a session; see Platform.logs."""
         while is_folder_name(key) and limit_bytes > 0:
             with self._folders.answering("logs"):
                 piece = self._commands.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
@@ -224,7 +224,7 @@ class SlurmPlatform(RemoteSessions):
             offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return what the tightest limit of GPU minutes leaves, the account's or the QOS's; see Platform.read_quota."""
+        """Return the lower remainder of GPU minutes, of the account or the QOS; see Platform.read_quota."""
         try:
             with self._folders.answering("read_quota"):
                 books = self._commands.books() if self._has_books else None
@@ -233,13 +233,13 @@ class SlurmPlatform(RemoteSessions):
         if books is None:
             return ()
         self._caps = books.qos.caps
-        # Of sessions that differ in devices there are no hours but a device's.
+        # If sessions differ in their number of devices, the quota is counted in device hours.
         devices = 1 if self._context.device_counts else self._context.devices_per_session
         tightest = books.tightest
         return (reading(tightest, devices, now, self._clock.scale),) if tightest else ()
 
     def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
-        """Return jobs that carry this pool's mark and that ``our_keys`` does not name."""
+        """Return the live sessions with this pool's comment whose key is not in ``our_keys``."""
         with self._folders.answering("orphans"):
             poll = self._poll([])
             keys = sorted({line.key for line in poll.lines if not judge.is_over(line)} - set(our_keys))
@@ -248,13 +248,13 @@ class SlurmPlatform(RemoteSessions):
             return [one for one in sessions.values() if is_live(one)]
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Remove the folders of the sessions in ``over`` that ended or never started, here and there."""
+        """Remove the folders, local and remote, of sessions in ``over`` that ended or never started; return keys."""
         with self._folders.answering("sweep"):
             kept = sorted(self._folders.keys() & set(over))
             poll = self._poll(kept)
             with self._folders.lock():
                 removed = self._folders.over(kept, lambda key: self._observe(key, poll, now))
-                # First there: what remains here is asked for again, and what remains there would be forgotten.
+                # The cluster first: a remote folder without a local one would never be swept again.
                 if removed:
                     self._commands.remove(removed)
                 self._folders.remove(removed)
@@ -263,16 +263,16 @@ class SlurmPlatform(RemoteSessions):
         return removed
 
     def _place(self, payload: Path) -> str:
-        """Bring the payload to the cluster; return its digest, which names it there."""
+        """Copy the payload to the cluster; return its sha256 digest, which is the name of its folder there."""
         with self._placing:
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
             self._commands.place(packed.sha256, packed.path)
         return packed.sha256
 
     def _poll(self, keys: Sequence[str]) -> judge.Poll:
-        """Look at everything, and remember the jobs of ours that this side has no order of.
+        """Query the queue and the folders of ``keys``; write the missing orders of our own jobs.
 
-        The pool's folder is made once: one that is gone later is an unmounted disk, and not an empty one.
+        The pool's folder is created only once: if it is missing later, its disk is not mounted.
         """
         folder = self._folders.root.parent / f"made-{self._settings.owner}"
         if not folder.exists():
@@ -280,7 +280,7 @@ class SlurmPlatform(RemoteSessions):
             folder.touch()
         poll = self._commands.poll(keys)
         for line in poll.lines:
-            # A job that is over and was swept stays in Slurm's memory for some minutes.
+            # Slurm lists a job for some minutes after its end, also after its folder was swept.
             left = not judge.is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
             if line.key in keys and left and not (self._folders.root / line.key).exists():
                 at, until = self._scheduled(line.submitted), self._scheduled(line.until)
@@ -288,7 +288,7 @@ class SlurmPlatform(RemoteSessions):
         return poll
 
     def _submit(self, request: LaunchRequest, digest: str, now: int) -> int:
-        """Submit the job of a session, whose order is written. When nothing was submitted, the order is taken back."""
+        """Submit the job of a session and return its ID. Its order exists; remove it if nothing was submitted."""
         until = int(self._real(request.deadline))
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         python, nodes = self._settings.python, self._settings.nodes
@@ -312,14 +312,14 @@ class SlurmPlatform(RemoteSessions):
             raise
 
     def _forget(self, keys: Collection[str]) -> None:
-        """Let go of what is remembered of sessions whose folders are gone."""
+        """Drop the cached records of sessions whose folders were removed."""
         self._records.forget(keys)
         for remembered in (self._last_seen, self._requeued):
             for key in keys:
                 remembered.pop(key, None)
 
     def _observe(self, key: str, poll: judge.Poll, now: int) -> Observed | None:
-        """Return a session as it stands; its end is written down when it is first told."""
+        """Return the state of a session, None without an order; record its end when it is first reported."""
         there = self._folders.files(key)
         if ORDER not in there:
             return None
@@ -336,7 +336,7 @@ class SlurmPlatform(RemoteSessions):
         return self._judged(key, _Evidence(order, started, line, evidence), now)
 
     def _judged(self, key: str, evidence: _Evidence, now: int) -> Observed:
-        """Return what is to be made of a session, and do what that asks for."""
+        """Return the state of a session by its verdict; record its start or end, and cancel a requeued job."""
         order, started, line = evidence.order, evidence.started, evidence.line
         verdict = judge.judge(line, evidence.evidence, started.at if started else None)
         job = str(line.job) if line else str(started.job) if started else ""
@@ -345,12 +345,12 @@ class SlurmPlatform(RemoteSessions):
                 starts_at = None if expected is None else self._scheduled(expected)
                 length, until = (order.length, self._until(evidence)) if order.length else (None, None)
                 waits = InQueue(detail, starts_at, place, length, until)
-                # Nothing of it runs: what is asked to leave is cancelled, see stop().
+                # No process runs that could get a stop request: stop() cancels the job.
                 by = StopChannel.PLATFORM
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
             case judge.Holding(started=at, detail=detail):
-                if line is not None and started is None:  # written down: Slurm may forget it
-                    if at > int(self._real(now)):  # Slurm's second is the one that is charged
+                if line is not None and started is None:  # recorded, as Slurm may lose it
+                    if at > int(self._real(now)):  # Slurm's start is the one that is billed
                         return Observed(key, SessionState.QUEUED, job, detail="its job has just started")
                     self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
@@ -373,7 +373,7 @@ class SlurmPlatform(RemoteSessions):
                 return self._vanished(key, evidence, verdict, now)
 
     def _vanished(self, key: str, evidence: _Evidence, verdict: judge.Vanished, now: int) -> Observed:
-        """Return what to say of a session that Slurm does not know: nothing, until no process can be working for it."""
+        """Return the state of a session that Slurm does not know: unclear until no process of it can be running."""
         order, started = evidence.order, evidence.started
         if verdict.claimed:
             deadline = self._until(evidence)
@@ -390,7 +390,7 @@ class SlurmPlatform(RemoteSessions):
         return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
 
     def _accounted(self, key: str, at: int) -> int | None:
-        """Return when Slurm's accounting has the run ended that began at ``at``, if it keeps any; real seconds."""
+        """Return when the run that began at ``at`` ended, by accounting; both real UTC seconds, None if not found."""
         spans = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
         return min(spans, key=lambda span: abs(span[0] - at))[1] if spans else None
 
@@ -405,13 +405,13 @@ class SlurmPlatform(RemoteSessions):
         return self._records.end(key, Ended(None, now, detail, told=True))
 
     def _until(self, evidence: _Evidence) -> int:
-        """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
+        """Return the deadline of a session: that of its launch, or the one it was extended to while it waited."""
         return evidence.order.deadline if evidence.evidence.until is None else self._scheduled(evidence.evidence.until)
 
 
-# Whether a pool's cluster has room for one more session. Pure.
+# Admission of one more session to a pool's cluster. Pure.
 def admit(request: LaunchRequest, poll: judge.Poll, settings: SlurmSettings, caps: Sequence[Cap]) -> None:
-    """Raise Refused when there is no room for one more."""
+    """Raise Refused if the limits of the pool or of the QOS do not allow one more session."""
     if request.devices % settings.nodes:
         why = f"{counted(request.devices, 'device')} cannot be shared by {settings.nodes} nodes evenly"
         raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
@@ -419,7 +419,7 @@ def admit(request: LaunchRequest, poll: judge.Poll, settings: SlurmSettings, cap
     if waiting >= settings.pending_max:
         why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
         raise Refused(NAME, "launch", why, "Wait until one starts")
-    # It would wait in the queue, while another pool could run it.
+    # Beyond these caps the job would wait in the queue although another pool could run it.
     devices = request.devices if settings.gres else 0
     if why := next(filter(None, (cap.refuses(devices) for cap in caps)), ""):
         raise Refused(NAME, "launch", why, "Let the pool ask for no more: devices_max, sessions_max")

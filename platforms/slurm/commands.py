@@ -1,7 +1,7 @@
-"""Commands: Slurm asked by its own programs, and the pool's shared folder by the same scripts.
+"""Bash scripts that query and control Slurm with its own programs, and access the pool's shared folder.
 
-Each script of bash runs within a time limit, on this machine or by ssh. What a broken connection or a silent controller
-leaves is Unreachable: the outcome is unknown then.
+Each script runs with a timeout, on this machine or by ssh. A broken connection or a controller that does not answer
+raises Unreachable: the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
 from platforms.targets.reach import Ran
 
-# Books: how many GPU minutes an account has left, by what sshare tells of it and of those above it. Pure.
+# Accounting: the GPU minutes that an account has left, from sshare's lines of it and its parents. Pure.
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
 _COUNT = re.compile(r"(?P<limit>\d{1,9}|N)\((?P<used>\d{1,9})\)")
 _MINUTES = re.compile(r"(?:^|,)gres/gpu=(\d{1,15})(?:,|$)")
 _FIELDS = 5
 QUOTA = "account"
-_SECONDS = 365 * 86_400  # such a limit renews when an administrator says so
+_SECONDS = 365 * 86_400  # only an administrator renews such a limit: treat it as yearly
 _SESSIONS = 1_000  # more than any user has at a time
 
 
-# What a quality of service grants, by what the controller's association manager tells of it. Minutes that it has left
-# are a budget as an account's are; what its jobs may hold at once is a cap.
+# Limits of a quality of service (QOS), from the controller's association manager. GPU minutes left are a budget like an
+# account's; GPUs and jobs at the same time are caps.
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """At most ``limit`` at once, of which ``used`` are; ``what`` is "GPUs" or "jobs", and ``whose`` says who."""
+    """A limit of GPUs or jobs at the same time: ``what`` is "GPUs" or "jobs", ``whose`` the text for messages."""
 
     whose: str
     limit: int
@@ -47,7 +47,7 @@ class Cap:
     what: str
 
     def refuses(self, devices: int) -> str:
-        """Return why a session with so many devices would not start now; "" when it would."""
+        """Return why a session with so many devices would not start now; "" if it would."""
         wanted = devices if self.what == "GPUs" else 1
         if self.used + wanted <= self.limit:
             return ""
@@ -57,7 +57,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """What one QOS grants; ``minutes`` is None without a limit of GPU minutes."""
+    """The limits of one QOS; ``minutes`` is None without a limit of GPU minutes."""
 
     name: str
     minutes: Association | None
@@ -65,10 +65,10 @@ class Qos:
 
 
 def read_qos(name: str, record: str, per_user: str, uid: str) -> Qos:
-    """Return what a QOS grants a user.
+    """Parse the limits of a QOS for the user with the ID ``uid``.
 
-    ``record`` is its line of ``scontrol --oneliner show assoc_mgr``, empty when that is shown to operators alone;
-    ``per_user`` is its MaxTRESPU and MaxJobsPU of sacctmgr, for the record names users only once they hold something.
+    ``record`` is its line of ``scontrol --oneliner show assoc_mgr``, empty if only operators may see it; ``per_user``
+    is its MaxTRESPU|MaxJobsPU from sacctmgr, because the record lists only users who hold something.
     """
     head, _, people = record.partition(" Account Limits=")
     mine = re.search(rf"\b{re.escape(uid)}=\{{(.*?)\}}", people.partition(" User Limits=")[2])
@@ -103,7 +103,7 @@ def _word(text: str, name: str) -> str:
 
 
 def _gpus(text: str, name: str) -> tuple[int | None, int] | None:
-    """Return the limit of GPUs under a name, None for none, and what is used of it; None when it is not told."""
+    """Return (limit, used) of GPUs under a name; limit None means unlimited. None if the text has no such field."""
     match = _GPU.search(_word(text, name))
     return None if match is None else (None if match["limit"] == "N" else int(match["limit"]), int(match["used"] or 0))
 
@@ -114,12 +114,12 @@ def _limit(text: str) -> int | None:
 
 
 class NoBooks(Exception):
-    """What was told is no table of accounts."""
+    """The cluster keeps no accounts, or their table cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """The GPU minutes of an account or of a user in it: the limit, what is used, and what running jobs may use yet."""
+    """GPU minutes of an account, of a user in it or of a QOS: the limit, the used, and those running jobs may use."""
 
     limit: int
     used: int
@@ -127,15 +127,15 @@ class Association:
 
     @property
     def left(self) -> int:
-        """What a further job may use; below zero when more is used."""
+        """GPU minutes left for new jobs; negative if the limit is exceeded."""
         return self.limit - self.used - self.running
 
 
 def tightest(table: str, account: str, user: str) -> Association | None:
-    """Return the association that leaves a user's jobs least, of theirs and all above it; None: none has a limit.
+    """Return the association with the fewest minutes left, of a user's and all its parents; None if none has a limit.
 
-    Each association's line is indented by its depth. Without ``account`` the user's only one is taken. Raises NoBooks
-    for lines that are none, and for a user who is not there.
+    ``table`` is sshare's output, indented by depth. Without ``account`` the user must have exactly one association.
+    Raises NoBooks for malformed lines and unless exactly one association matches.
     """
     above: list[tuple[int, Sequence[str]]] = []
     rows: list[list[Sequence[str]]] = []
@@ -158,11 +158,10 @@ def tightest(table: str, account: str, user: str) -> Association | None:
 
 
 def reading(association: Association, devices: int, now: int, scale: float) -> QuotaReading:
-    """Return what is left as seconds of sessions with so many devices.
+    """Return the quota in seconds of sessions with so many devices; ``scale`` is that of the scheduled clock.
 
-    ``scale`` is that of the scheduled clock.
-    In whole minutes, for Slurm starts no job whose time limit might need more than is left. What it says is used lacks
-    the minute that is not over.
+    Rounded to whole minutes on the safe side: Slurm starts no job whose time limit could exceed the remainder. One
+    minute is added to the used ones, as Slurm does not count the current minute.
     """
     minute = round(60 * scale)
     minutes = (association.limit // devices, -(-(association.used + 1) // devices), -(-association.running // devices))
@@ -175,8 +174,8 @@ def _minutes(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-# What Slurm's programs are asked.
-# Slurm writes to a database, to a file, or nowhere; each line tells a job's name and its first and last second.
+# The scripts.
+# Accounting is in a database, in a file, or off. Each output line has a job's name, start and end.
 _ACCOUNTING = """
 conf=$(scontrol show config </dev/null) || exit 1
 file=$(sed -n 's/^JobCompLoc *= *//p' <<<"$conf")
@@ -230,7 +229,7 @@ base64 -d >"$key/job.sh" <<'END' || exit 1
 %s
 END
 """
-# What stands in place whole, or not at all: a claim that exists is never empty, so nothing can be moved onto it.
+# The claim is created by an atomic rename. An existing claim is never empty, so no other folder can replace it.
 _VOID = """
 key=$1
 [ -d "$key" ] || mkdir "$key" || exit 1
@@ -254,7 +253,7 @@ for key; do
 done
 """
 _NO_ANSWER = 75
-# The controller's time comes from its configuration: squeue -v has it as well, but not for one user.
+# The controller's time is read from its configuration: squeue -v prints it too, but not with --user.
 _POLL = (
     """
 own=$(squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null)
@@ -286,7 +285,7 @@ env -i HOME="$HOME" PATH="$PATH" USER="$(id -un)" LANG=C.UTF-8 ${SLURM_CONF:+SLU
 echo "== $?"
 """
 )
-# Where no accounts are kept the table is empty. Which is meant is asked only where there are some.
+# Without accounting the table is empty. The default account is queried only if there is a table.
 _BOOKS = """
 command -v sshare >/dev/null || exit 0
 table=$(sshare --noheader --parsable2 --format=Account,User,GrpTRESMins,GrpTRESRaw,TRESRunMins </dev/null) || exit 75
@@ -304,7 +303,7 @@ echo "== $(id -u)|$qos|$(sacctmgr --noheader --parsable2 show qos "$qos" format=
 scontrol --oneliner show assoc_mgr flags=qos qos="$qos" </dev/null | grep "^ *QOS=$qos("
 true
 """
-# A job that was requeued has a record for each time that it ran; one that goes on has no end.
+# A requeued job has one record per run; the record of a running job has no end.
 _ACCOUNTED = """
 sacct --noheader --parsable2 --allocations --duplicates --name="$1" --user="$(id -un)" --starttime=now-30days \\
     --format=Start,End </dev/null 2>/dev/null
@@ -314,13 +313,13 @@ _SPAN = re.compile(r"^(\d+)\|(\d+)$", re.MULTILINE)
 _PLACES = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
 _SBATCH_ERROR = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
-_TOLERATED_SECONDS = 30  # of the controller's clock
+_TOLERATED_SECONDS = 30  # difference of the controller's clock that is ignored
 
 
 def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]] | None:
-    """Return by launch key the first and last real UTC second of each job of the pool's folder that Slurm has.
+    """Return (start, end) in real UTC seconds of each accounted job in the pool's folder, by launch key.
 
-    None: it keeps no accounting. Raises PlatformError.
+    None if the cluster keeps no accounting. Raises PlatformError.
     """
     output = SlurmCommands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
     if output.strip() == "none":
@@ -334,7 +333,7 @@ def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]
 
 
 def _instant(text: str) -> int | None:
-    """Return a second as Slurm writes it: by the clock of this machine's zone, or counted, or not known."""
+    """Parse a time of Slurm: Unix seconds, or ISO in this machine's time zone; None for anything else."""
     if (counted := digits(text, INSTANT_MAX)) is not None:
         return counted
     try:
@@ -344,29 +343,29 @@ def _instant(text: str) -> int | None:
 
 
 class Books(NamedTuple):
-    """What the accounts grant: ``account`` is the tightest limit of GPU minutes there, None for none."""
+    """The limits of the account and of its QOS; ``account`` is the one with the least minutes left, None for none."""
 
     account: Association | None
     qos: Qos
 
     @property
     def tightest(self) -> Association | None:
-        """The limit that leaves least, of the account's and the QOS's."""
+        """The limit with the fewest GPU minutes left, of account and QOS; None if there is none."""
         limits = [each for each in (self.account, self.qos.minutes) if each is not None]
         return min(limits, key=lambda each: each.left, default=None)
 
 
 class SlurmCommands:
-    """What a pool asks of Slurm and of its shared folder. All methods raise Unreachable and Misconfigured."""
+    """The commands of a pool to Slurm and its shared folder. All methods raise Unreachable and Misconfigured."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._placed: set[str] = set()
         self._clock = Clock()
-        self._skew = 0  # seconds that the controller's clock is ahead of ours
+        self._skew = 0  # seconds by which the controller's clock is ahead of ours
 
     def poll(self, keys: Sequence[str]) -> Poll:
-        """Look at the queue, and at what the folders of ``keys`` tell."""
+        """Return our jobs in the queue, and the evidence in the folders of ``keys``."""
         began = self._clock.now()
         ran = self._run("look at the queue", _ENTER + _POLL, keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
@@ -385,12 +384,12 @@ class SlurmCommands:
         return Poll(by_key(rows, self._settings.owner, self._skew, place_of), by_folder)
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
-        """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
+        """Return (start, end), in real UTC seconds of our clock, of each run of this key; [] without accounting."""
         ran = self._run("read the accounting", _ACCOUNTED, [key])
         return [(int(first) - self._skew, int(last) - self._skew) for first, last in _SPAN.findall(ran.out)]
 
     def books(self) -> Books:
-        """Return what the accounts grant. Raises NoBooks where none can be read."""
+        """Return the limits of account and QOS. Raises NoBooks if the cluster keeps no accounts."""
         ran = self._run("read the accounts", _BOOKS, [self._settings.account, self._settings.qos])
         self._well("read the accounts", ran)
         who, _, rest = ran.out.partition("\n")
@@ -407,9 +406,9 @@ class SlurmCommands:
             raise Unreachable(NAME, "read the accounts", str(error), "Set the option account") from None
 
     def submit(self, key: str, words: Sequence[str], launch: str, script: str) -> int:
-        """Submit a job, and return its id; 0 when the key is known already. Raises Refused when nothing started.
+        """Submit a job and return its ID; 0 if the key already has a job or a claim. ``words`` are options of sbatch.
 
-        ``words`` are options of sbatch.
+        Raises Refused or NotSubmitted if nothing was submitted, Unreachable if that is unknown.
         """
         packed = tuple(base64.encodebytes(text.encode()).decode().strip() for text in (launch, script))
         ran = self._run("submit", _ENTER + _SUBMIT % packed, [key, self._settings.owner, *words])
@@ -433,24 +432,24 @@ class SlurmCommands:
         raise Unreachable(NAME, "submit", f"sbatch gave no answer: {ran.why}", "The job is looked for by its name")
 
     def cancel(self, jobs: Sequence[int], *how: str) -> None:
-        """End jobs, or do to them what these words of scancel say. What is over already stays so."""
+        """Cancel jobs, or signal them by the options ``how`` of scancel. Jobs that have ended are no error."""
         ran = self._run("cancel", 'scancel "$@" </dev/null', [*how, *map(str, jobs)])
         if ran.code != 0 and not DONE.search(ran.err):
             raise _silent("cancel", ran)
 
     def make_folder(self) -> None:
-        """Make the pool's folder, unless it is there."""
+        """Create the pool's folder unless it exists."""
         self._well("make the folder", self._run("make the folder", 'mkdir -p -- "$root/.payload"', []))
 
     def place(self, digest: str, archive: Path) -> None:
-        """Bring the payload into the pool's folder, unless it is there."""
+        """Unpack the payload archive in the pool's folder, unless it is there."""
         if digest not in self._placed:
             packed = base64.encodebytes(archive.read_bytes()).decode()
             self._well("place the payload", self._run("place the payload", _PLACE % packed, [digest]))
             self._placed.add(digest)
 
     def void(self, key: str) -> bool:
-        """Take the claim of a session, so that no job ever can; return False when it is taken."""
+        """Void a session: create its claim, so that none of its jobs can start. Return False if it has a claim already."""
         ran = self._run("give up a session", _ENTER + _VOID, [key])
         if ran.code == _CLAIMED:
             return False
@@ -458,11 +457,11 @@ class SlurmCommands:
         return True
 
     def extend(self, key: str, until: int) -> None:
-        """Let a session that has not begun run until then, in real UTC seconds."""
+        """Set the deadline of a session that has not started, in real UTC seconds."""
         self._well("extend a session", self._run("extend a session", _ENTER + _EXTEND, [key, str(until)]))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> bytes:
-        """Return what a session printed from byte ``offset`` on; nothing when there is no such file."""
+        """Return the output of a session from byte ``offset`` on; b"" if there is no such file."""
         ran = self._run("read the output", _ENTER + _LOGS, [key, str(offset + 1), str(limit_bytes)])
         if ran.code == _NO_FILE:
             return b""
@@ -477,7 +476,7 @@ class SlurmCommands:
         self._well("clean up", self._run("clean up", _ENTER + _REMOVE, keys))
 
     def ask(self, action: str, script: str) -> str:
-        """Return what a script prints, for checks."""
+        """Run a script and return its output; for checks."""
         ran = self._run(action, script, [])
         if "configuration source" in ran.err or "configuration source" in ran.out:
             why, remedy = "there is no slurm.conf here", "Set slurm_conf, or host to go through a login node"
@@ -507,10 +506,10 @@ class SlurmCommands:
 
 
 def skew(text: str, began: float, ended: float, before: int) -> int:
-    """Return the seconds that the controller's clock is ahead of ours, 0 for less than anybody needs to know.
+    """Return the seconds by which the controller's clock is ahead of ours; 0 for at most 30 s.
 
-    ``text`` is what it showed at a moment between ``began`` and ``ended`` of ours, all in real UTC seconds. ``before``
-    is what was found before. It stays while it explains what was told, so that both ends of a session move alike.
+    ``text`` is its time, read between ``began`` and ``ended`` of our clock, all real UTC seconds. ``before`` is the
+    previous result. It is kept while it fits the reading, so that start and end of a session are shifted equally.
     """
     instant = digits(text, INSTANT_MAX)
     if instant is None or began - _TOLERATED_SECONDS <= instant - before <= ended + _TOLERATED_SECONDS:
@@ -520,5 +519,5 @@ def skew(text: str, began: float, ended: float, before: int) -> int:
 
 
 def _silent(action: str, ran: Ran) -> Unreachable:
-    """Return the error for an unknown state."""
+    """Return the error for a command without a usable answer: the state is unknown."""
     return Unreachable(NAME, action, ran.why, "Nothing is ended meanwhile")

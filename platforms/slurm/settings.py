@@ -1,4 +1,4 @@
-"""The options of a Slurm pool, held against what may become words of command lines."""
+"""The options of a Slurm pool, validated because they become words of command lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platforms.targets.reach import PLAIN_PATH, Here, Reach, Ssh, SshOptions
 
 NAME = "slurm"
 DOC = "docs/slurm.md"
-# What sbatch gets unchanged, by option.
+# Options passed unchanged to sbatch: setting -> option of sbatch.
 _REQUESTS = {
     "partition": "--partition",
     "account": "--account",
@@ -34,16 +34,16 @@ _PATH = re.compile(r"(~/|/)[^'\"\\%\s]+")
 _PROGRAM = re.compile(f"{_PATH.pattern}|{_WORD.pattern}")
 _FROM_ROOT = "Give a path from / on"
 _Path = Written(form=_PATH, remedy=_FROM_ROOT)
-_HEARD_BYTES = 8 << 20  # of one answer: some ten thousand lines of squeue
+_HEARD_BYTES = 8 << 20  # limit of one answer: some ten thousand lines of squeue
 _DROPPED = ("slurmrestd", "token_file")  # options of older versions
-_SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs some for itself
+_SOCKET_BYTES = 80  # the path of a Unix socket has at most 108 bytes, of which ssh uses some
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSettings(SshOptions):
-    """What a pool may set; docs/slurm.md explains each.
+    """The settings of a pool; docs/slurm.md explains each.
 
-    ``folder`` lies on a file system that the cluster's nodes and its clients share.
+    ``folder`` must be on a file system that the nodes and the clients of the cluster share.
     """
 
     partition: _Word = ""  # the cluster's default
@@ -63,12 +63,12 @@ class SlurmSettings(SshOptions):
 
     @property
     def owner(self) -> str:
-        """What tells our jobs from those of other pools and daemons of this account."""
+        """An ID, 16 hex digits of host and folder, that separates our jobs from those of other pools and daemons."""
         return hashlib.sha256(f"{self.host}:{self.folder}".encode()).hexdigest()[:16]
 
     @cached_property
     def reach(self) -> Reach:
-        """The way to the cluster: one connection for all commands, which never asks and trusts no new host."""
+        """The transport to the cluster: one ssh connection for all commands; no prompts, no unknown host keys."""
         if not self.host:
             return Here(NAME, _HEARD_BYTES)
         words = (
@@ -79,7 +79,7 @@ class SlurmSettings(SshOptions):
         return Ssh(NAME, self.host, words, identity, heard_bytes=_HEARD_BYTES)
 
     def words(self, devices: int) -> list[str]:
-        """Return what sbatch gets of a session with so many devices, which its nodes share evenly."""
+        """Return the options of sbatch for a session with ``devices`` in all, spread evenly over its nodes."""
         words = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
         words += [f"{word}={text}" for name, word in _REQUESTS.items() if (text := getattr(self, name))]
         words.append(f"--cpus-per-task={self.cpus}")
@@ -89,7 +89,7 @@ class SlurmSettings(SshOptions):
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> SlurmSettings:
-    """Return the settings of a pool. Raises Misconfigured."""
+    """Return the settings of a pool. Raises BadOption."""
     if dropped := [name for name in _DROPPED if name in options]:
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
         remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
@@ -106,13 +106,13 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
 
 
 def folders(options: Mapping[str, str]) -> list[Path]:
-    """Return the folder that the cluster shares with this machine, if a person named one."""
+    """Return the local path of the shared folder, if the option names one; it is not used over ssh."""
     folder = options.get("folder", "")
     return [Path(folder)] if folder.startswith("/") and "host" not in options else []
 
 
 def _sockets() -> Path:
-    """Return the folder of the connections' sockets, which no other user may use."""
+    """Return the folder for ssh's control sockets. Raises Misconfigured unless it is private to this user."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"uff-ssh-{os.geteuid()}"
     if len(str(folder)) > _SOCKET_BYTES - 40:
         folder = Path("/tmp") / folder.name  # noqa: S108 - checked below
