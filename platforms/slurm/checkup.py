@@ -1,4 +1,4 @@
-"""A look at a cluster before anything depends on it: what `schedctl doctor slurm` asks. Nothing is submitted."""
+"""The checks of `schedctl doctor slurm`: controller, nodes, clock, account and folder. No job is submitted."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _UP = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 def checks(
     settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. A check may raise PlatformError."""
     del environ, probe
-    # Without the option the folder is in the pool's state folder, which the daemon makes.
+    # Without this option the folder is in the pool's state folder, which the daemon creates.
     chosen = read_settings(settings, Path(), sys.executable)
     commands = SlurmCommands(chosen)
     result: dict[str, Callable[[], Checked]] = {
@@ -47,9 +47,10 @@ def checks(
 
 @dataclass(frozen=True, slots=True)
 class SlurmNodes:
-    """Nodes of a partition that are alike; ``gres`` is what the option gres calls their GPUs, empty for none.
+    """Identical nodes of a partition in the same state.
 
-    ``seconds_max`` is the partition's time limit, None where it has none; ``reason`` is why they are out of service.
+    ``gres`` is the value of the option gres for their GPUs, "" without GPUs. ``devices`` is GPUs per node.
+    ``seconds_max`` is the partition's time limit, None if it has none; ``reason`` says why they are out of service.
     """
 
     partition: str
@@ -63,7 +64,7 @@ class SlurmNodes:
 
     @property
     def is_up(self) -> bool:
-        """Whether jobs start there now or when others end."""
+        """Whether jobs can start there, now or after other jobs end."""
         return self.state.rstrip("*~#!%$@^-+") in _UP
 
     def __str__(self) -> str:
@@ -74,12 +75,12 @@ class SlurmNodes:
 
 
 def nodes_of(settings: Mapping[str, str]) -> list[SlurmNodes]:
-    """Return the nodes that these options lead to, those of the default partition first. Raises PlatformError."""
+    """Return the nodes that a pool with these options can use, default partition first. Raises PlatformError."""
     return _read_nodes(SlurmCommands(read_settings(settings, Path(), sys.executable)), settings.get("partition", ""))
 
 
 def cluster_of(settings: Mapping[str, str]) -> SlurmNodes:
-    """Return nodes that are up, of the default partition if it has some. Raises PlatformError."""
+    """Return the first nodes that are up, preferably of the default partition. Raises PlatformError."""
     up = next((nodes for nodes in nodes_of(settings) if nodes.is_up), None)
     if up is None:
         raise Unreachable(NAME, "look at the nodes", "no node of the cluster is up", "See: sinfo")
@@ -139,7 +140,7 @@ def _job(commands: SlurmCommands, chosen: SlurmSettings) -> Checked:
     words = " ".join(output.replace("sbatch: ", "").split())
     if code.strip() == "0":
         return Checked("ok", words)
-    # Slurm's answer is the same for nodes out of service and for options that no node fits.
+    # Slurm gives the same answer if nodes are out of service and if no node matches the options.
     nodes = [each for each in _read_nodes(commands, chosen.partition) if chosen.partition or each.is_default]
     out = [each for each in nodes if not each.is_up]
     if not out:
@@ -180,7 +181,7 @@ def _clock(commands: SlurmCommands, now: float) -> Checked:
 
 
 def _folder(commands: SlurmCommands, folder: str) -> Checked:
-    """Look at what the pool's folder is on. Raises PlatformError."""
+    """Check that the pool's folder is on a shared file system. Raises PlatformError."""
     script = 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"'
     kind = commands.ask("look at the folder", script).strip()
     if kind in {"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs"}:

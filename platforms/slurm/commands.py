@@ -449,7 +449,7 @@ class SlurmCommands:
             self._placed.add(digest)
 
     def void(self, key: str) -> bool:
-        """Void a session: create its claim, so that none of its jobs can start. Return False if it has a claim already."""
+        """Void a session: create its claim, so that none of its jobs can start. Return False if there is a claim."""
         ran = self._run("give up a session", _ENTER + _VOID, [key])
         if ran.code == _CLAIMED:
             return False

@@ -1,7 +1,7 @@
-"""Judge: what a session's state is, by what Slurm says of its job and by what its folder tells. Pure; real UTC seconds.
+"""Derive the state of a session from Slurm's answer about its job and from its folder. Pure; real UTC seconds.
 
-Slurm's word comes first, for it keeps the books. Where it has forgotten a job, as it does some minutes after an end or
-with a controller that lost its state, the folder tells what it can. What neither tells is unknown.
+Slurm's answer has priority, as Slurm bills the job. Slurm drops a job some minutes after its end, or when a controller
+loses its state; then the evidence in the folder is used. If neither shows the state, it is unknown.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from platforms.slurm.settings import DOC, NAME
 _COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a-f]+)","until":(?P<until>\d{1,12})\}')
 _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
 _ENDED = re.compile(r"(?P<started>\d{1,12}) (?P<ended>\d{1,12}) (?P<code>\d{1,3})")
-FIELDS = 9  # of a job: id, state, reason, start, submitted, end, nodes, name, comment
-# What is said when it is unknown whether the controller took the job.
+FIELDS = 9  # per job: id, state, reason, start, submitted, end, nodes, name, comment
+# Messages of sbatch after which it is unknown whether the controller accepted the job.
 UNSURE = re.compile(
     r"contact|timed out|timeout|zero bytes|connection|communication|not responding|try again", re.IGNORECASE
 )
@@ -64,7 +64,7 @@ _REASONS = {
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
 }
-# Sentences that stand where a reason should.
+# Slurm prints these sentences in place of a reason.
 _SENTENCES = {"Nodes_required_for_job_are_DOWN": "its nodes are down, drained or reserved for jobs that come first"}
 _WORDS = {
     "BOOT_FAIL": "its node could not be started",
@@ -77,14 +77,14 @@ _WORDS = {
     "TIMEOUT": "its time limit was reached",
 }
 _INTERRUPTED = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"})
-TOO_LATE = 75  # the exit code of a script whose deadline had passed when it could start
-SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
+TOO_LATE = 75  # the exit code of a script that started after its deadline
+SLACK_SECONDS = 180  # Slurm may end a job this long after its time limit
 
 
-# What Slurm tells of a job of ours, and what a session's folder tells.
+# The two inputs: a job's line in Slurm's queue, and the evidence in the session's folder.
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """What Slurm says of one job of ours; instants are real UTC seconds by our clock, None where there is none."""
+    """One of our jobs in Slurm's queue; times are real UTC seconds by our clock, None if Slurm has none."""
 
     job: int
     state: str
@@ -96,14 +96,15 @@ class QueueLine:
     key: str
     owner: str
     until: int
-    place: int | None = None  # among the jobs that wait for its partition; None: not told, or it does not wait
+    place: int | None = None  # its position among the waiting jobs of its partition; None: unknown, or it does not wait
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a session's folder tells. ``claim`` is "job", "void" or ""; ``ended`` its script's last word.
+    """The records in a session's folder.
 
-    ``until`` is its deadline where that was moved on, in real UTC seconds.
+    ``claim`` is "job", "void" or "" for none; ``ended`` is what its script wrote at its end. ``until`` is its deadline
+    in real UTC seconds if that was extended, else None.
     """
 
     claim: str = ""
@@ -115,34 +116,33 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One look at everything."""
+    """The result of one poll: our jobs in the queue by key, and the evidence of the folders by key."""
 
     by_key: dict[str, list[QueueLine]]
     evidence: dict[str, Evidence]
 
     @property
     def lines(self) -> Iterator[QueueLine]:
-        """All lines."""
+        """The jobs of all keys."""
         return chain.from_iterable(self.by_key.values())
 
 
 class NotSubmitted(Unreachable):
-    """Slurm did not answer, and for sure nothing was submitted."""
+    """Slurm did not answer, and it is certain that nothing was submitted."""
 
 
 def comment(key: str, owner: str, until: int) -> str:
-    """Return by what a job is known as ours."""
+    """Return the job comment, JSON, that identifies a job as ours."""
     return json.dumps({"uff": key, "of": owner, "until": until}, separators=(",", ":"))
 
 
 def by_key(
     rows: Sequence[Sequence[str]], owner: str, skew: int, places: Mapping[int, int] | None = None
 ) -> dict[str, list[QueueLine]]:
-    """Return the jobs of an owner among these rows of FIELDS, by the controller's clock, which is ``skew`` s ahead.
+    """Parse the rows of squeue, FIELDS each, and return the jobs of ``owner`` by key.
 
-    ``places`` are their places in the queue by job.
-
-    Raises Unreachable for half a row of ours.
+    Their times are by the controller's clock, which is ``skew`` seconds ahead of ours. ``places`` maps job IDs to
+    positions in the queue. Raises Unreachable if a row of ours is incomplete.
     """
     result: dict[str, list[QueueLine]] = {}
     for row in rows:
@@ -163,20 +163,20 @@ def by_key(
 
 
 def evidence(text: str) -> tuple[str, Evidence]:
-    """Return the key and what its folder tells, of one line that a look at the folders prints."""
+    """Parse a line ``key|claim|ended|until`` of a poll; return the key and its evidence."""
     key, _, rest = text.partition("|")
     claimed, _, rest = rest.partition("|")
     ended, _, moved = rest.partition("|")
     claim, end, until = _CLAIM.fullmatch(claimed), _ENDED.fullmatch(ended), digits(moved, INSTANT_MAX)
     if claim is None:
-        # A claim that cannot be read is one all the same: somebody holds it.
+        # A malformed claim counts as a claim: a job may hold it.
         return key, Evidence("job" if claimed else "", until=until)
     last = (int(end["started"]), int(end["ended"]), int(end["code"])) if end else None
     return key, Evidence(claim["kind"], int(claim["job"] or 0), int(claim["at"]), last, until)
 
 
 def refusal(message: str) -> PlatformError:
-    """Return what it means that Slurm did not take a job, by what it said."""
+    """Return the error for a job that Slurm rejected: Misconfigured if the options are wrong, else Refused."""
     if _FOR_LATER.search(message):
         return Refused(NAME, "submit", message, "It is tried again later")
     if _FOR_A_PERSON.search(message):
@@ -186,9 +186,10 @@ def refusal(message: str) -> PlatformError:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """In the queue, or on its way there; ``starts_at`` is when Slurm expects to start it, if it tells.
+    """The job waits in the queue.
 
-    ``place`` is its place among the jobs that wait for its partition, None where that is not told.
+    ``starts_at`` is the start that Slurm expects, ``place`` its position among the jobs that wait for its partition;
+    both are None if unknown.
     """
 
     detail: str
@@ -198,7 +199,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Holding a node."""
+    """The job runs, or its node is allocated; ``started`` is in real UTC seconds."""
 
     started: int
     detail: str
@@ -206,14 +207,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Ended, or never started when no process holds its claim.
+    """The session ended, or (``started`` is None) never started if voiding its claim succeeds.
 
-    ``cancel`` is a job that must not run once more. When no last word tells that its first run is over, a controller
-    that lost its newest state may still have to end that. ``lost``: Slurm took it away.
+    ``cancel`` is the ID of a requeued job that must not run again, 0 for none. If its script recorded no end, a
+    restarted controller may still have to end the first run. ``lost``: Slurm interrupted the session.
     """
 
     started: int | None
-    ended: int | None  # None: not told
+    ended: int | None  # None: unknown
     detail: str
     cancel: int = 0
     lost: bool = False
@@ -222,7 +223,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Slurm does not know it, and its script has left no last word."""
+    """Slurm does not know the job, and its script recorded no end. ``claimed``: a job of it may be running."""
 
     claimed: bool
     detail: str
@@ -232,12 +233,12 @@ Verdict = Pending | Holding | Over | Vanished
 
 
 def line_of(lines: Sequence[QueueLine], evidence: Evidence) -> QueueLine | None:
-    """Return the line that stands for a session: of the job that took its claim, else of one that is not over."""
+    """Return the job of a session: the one that holds its claim, else one that has not ended; None without jobs."""
     return max(lines, key=lambda line: (line.job == evidence.job, line.state not in _OVER, line.job), default=None)
 
 
 def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Verdict:
-    """Return what to make of a session; ``started`` is when it was first seen to run."""
+    """Return the state of a session; ``started`` is its recorded start, None if it was not seen running yet."""
     claimed = evidence.claim == "job"
     began = started if started is not None else _first(line, evidence) if claimed else None
     if line is None:
@@ -255,7 +256,7 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
         if not claimed and started is None:
             return Over(None, None, f"{ending(line)}, before it could start")
         if began is not None and line.start is not None and line.start > max(began, evidence.claimed_at):
-            # It was requeued, began once more, and left at once: Slurm's word is of that.
+            # It was requeued, started again and exited at once: Slurm's times are those of the second run.
             last_word = evidence.ended[1] if evidence.ended else None
             return Over(began, last_word, "requeued; it goes on as a new session", lost=True, latest=line.start)
         if evidence.ended is not None and evidence.ended[2] == TOO_LATE:
@@ -267,13 +268,13 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
 
 
 def _first(line: QueueLine | None, evidence: Evidence) -> int | None:
-    """Return when a claimed job began: Slurm's own second, which is before its script's, unless it began once more."""
+    """Return the start of a claimed job: Slurm's, which precedes its script's, unless it was requeued."""
     instants = [at for at in (line.start if line else None, evidence.claimed_at) if at]
     return min(instants, default=None)
 
 
 def waiting(line: QueueLine) -> str:
-    """Return why a job waits."""
+    """Return the state of a waiting job with Slurm's reason, explained if the reason is known."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
     sentence = next(
@@ -295,7 +296,7 @@ def is_over(line: QueueLine) -> bool:
 
 
 def ending(line: QueueLine) -> str:
-    """Return how a job ended, in Slurm's word and in ours."""
+    """Return how a job ended: Slurm's state and reason, and an explanation of the state."""
     reason = "" if line.reason in {"", "None", line.state} else f" ({line.reason})"
     words = _WORDS.get(line.state)
     return f"{line.state}{reason}" + (f": {words}" if words else "")
