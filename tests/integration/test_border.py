@@ -10,6 +10,7 @@ import pytest
 
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
+from jobs.payload.bounds import Rejection
 from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.base import Observed, QuotaReading, Refused, SessionState
@@ -131,6 +132,20 @@ def test_a_manifest_that_no_launch_of_ours_can_have_made_is_refused_and_told_onc
     published(world, "ufm", 50)
     turn(world)
     assert job(world, "ufm").done_step == 50
+
+
+def test_a_refusal_whose_event_was_not_written_is_told_the_next_time(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complaints = border.Complaints(world.ports)
+    refused = [border.NotBelieved("ufm", "manifest", (Rejection("step", "not a number", "x"),))]
+    with monkeypatch.context() as broken:
+        broken.setattr(border.events, "append", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            complaints.tell(refused, {"ufm"}, world.ports.clock.now())
+    complaints.tell(refused, {"ufm"}, world.ports.clock.now())
+    with world.ports.database.read() as tx:
+        assert [event.subject for event in events.tail(tx, kinds=["report.refused"])] == ["ufm"]
 
 
 def test_a_wrong_clock_costs_no_checkpoint(world: SimpleNamespace) -> None:

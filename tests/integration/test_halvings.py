@@ -158,21 +158,21 @@ def test_a_person_may_have_a_dropped_candidate_trained_to_the_end(world: World) 
 
 
 def test_no_session_is_reserved_beyond_the_budget(make_ports: Callable[..., Ports]) -> None:
-    world = World(make_ports, replace(RULE, budget_seconds=3 * HOUR))
+    world = World(make_ports, replace(RULE, budget_seconds=4 * HOUR))
     world.start(*NAMES, hours=2)
     states = [type(world.record(name).state) for name in NAMES]
-    assert states == [Active, Active, Queued]  # two hours and a half, what is left, nothing
+    assert states == [Active, Active, Queued]  # two hours and five set-ups, what is left, nothing
     assert world.left() == 0
     with world.database.read() as tx:
         held = ledger.device_seconds(tx, NAMES, 0)
         snapshot = load_snapshot(tx, world.ports.pools, world.clock.now(), 24 * HOUR)
-    assert sum(held.values()) == 3 * HOUR
+    assert sum(held.values()) == 4 * HOUR
     blocked = next(view.blocked for view in snapshot.jobs if view.name == "lr-c")
     assert isinstance(blocked, BudgetSpent)
     assert "leaves 0.00 device hours" in blocked.sentence()
     world.finish("lr-a", 0.5)  # it took less than was held for it
-    assert 0 < world.left() < 3 * HOUR
-    rule = replace(RULE, budget_seconds=5 * HOUR)
+    assert 0 < world.left() < 4 * HOUR
+    rule = replace(RULE, budget_seconds=6 * HOUR)
     spec = replace(world.record("lr-c").spec, halving=rule)
     before = world.left()
     queue.edit(world.database, "lr-c", spec, world.clock.now(), "ann")

@@ -59,7 +59,9 @@ _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[P
 # Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
 _SLACK_SECONDS = 900
 _NEVER = 1 << 62
-_SPARE = 4  # a session with a budget may take longer than planned by one part in this many
+# A session with a budget may take longer than planned by one part in so many, and by so many set-ups at least: one that
+# ends before its stall rules apply would be repeated, and never count as a failure.
+_SPARE, _SETUPS = 4, 5
 _GAP_SECONDS = 900  # between planned sessions that may become one
 
 
@@ -209,7 +211,8 @@ def _within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) 
         return placement, _NEVER
     latest = now + seconds - pool.overrun_seconds
     if placement.end <= latest:  # what is held for slowness keeps others of the sweep from starting
-        return placement, min(latest, placement.end + (placement.end - now) // _SPARE)
+        slow = _SETUPS * (pool.setup_seconds + max(spec.setup_seconds for spec, _ in lanes))
+        return placement, min(latest, placement.end + max((placement.end - now) // _SPARE, slow))
     enough = latest - now >= max(halvings.least_seconds(spec) for spec, _ in lanes)
     return (replace(placement, end=latest), latest) if enough else None
 

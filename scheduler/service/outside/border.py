@@ -353,20 +353,20 @@ class Complaints:
         news = {
             (one.subject, one.what): one for one in reversed(refused) if (one.subject, one.what) not in self._counts
         }
+        counts = self._counts.copy()
         for one in refused:
-            self._counts[one.subject, one.what] += len(one.refusals)
+            counts[one.subject, one.what] += len(one.refusals)
         kept = {*live, *(one.subject for one in refused)}
-        over = sorted({subject for subject, _ in self._counts} - kept)
+        over = sorted({subject for subject, _ in counts} - kept)
         if news or over:
             with self._ports.write() as tx:
                 for one in news.values():
                     self._tell(tx, one, now)
                 for subject in over:
-                    counts = {what: count for (named, what), count in self._counts.items() if named == subject}
-                    events.append(tx, REFUSED_IN_ALL, subject, now, counts=counts)
-        for subject in over:
-            for named in [named for named in self._counts if named[0] == subject]:
-                del self._counts[named]
+                    totals = {what: count for (named, what), count in counts.items() if named == subject}
+                    events.append(tx, REFUSED_IN_ALL, subject, now, counts=totals)
+        # Only now: a rejection whose event could not be written is new the next time.
+        self._counts = Counter({key: count for key, count in counts.items() if key[0] not in over})
 
     def _tell(self, tx: Connection, one: NotBelieved, now: int) -> None:
         last = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)

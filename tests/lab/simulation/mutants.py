@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -96,6 +97,11 @@ def _empty(real: Any) -> Any:
     """Find nothing at all."""
     del real
     return lambda *_, **__: {}
+
+
+def _unsuspecting(real: Any) -> Any:
+    """Know the conditions, but no checkpoint that a session refused."""
+    return SimpleNamespace(**{**vars(real), "reasons": lambda *_, **__: {}})
 
 
 def _steps(change: Callable[[list[Any], Any, int], list[Any]]) -> Callable[[Any], Any]:
@@ -392,7 +398,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is, first_seed=49),
-    Mutant("parent again", "a refused parent is given to the next child", snapshot, "_suspected", _empty),
+    Mutant("parent again", "a refused parent is given to the next child", snapshot, "conditions", _unsuspecting),
     Mutant("parent unread", "a refused parent is never verified", verification.Suspects, "look", _silent),
     Mutant("jobs pay for places", "a session that never trained is a failure", cycle, "reconcile", _facts(begun=_ALL)),
     Mutant("hold stays behind", "a session that began late holds hours that are past", apply, "_move", _silent),
