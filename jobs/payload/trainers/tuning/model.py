@@ -1,4 +1,4 @@
-"""The model that is trained: all weights in 32 bit, or an adapter in 32 bit on a frozen base in 16 or 4 bit."""
+"""Loads the model to train: all weights in fp32, or a LoRA adapter in fp32 on a frozen base in 16 or 4 bit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .images import KINDS, PREPROCESSOR, preprocessor
 from .layers import connect, device_map
 from .memory import HALF, OFFLOAD
 
-# How the documents of a packed row are kept apart, by family of models. An attention layer is given a mask. Recurrent
-# and convolution layers carry a state from one token to the next, which no mask stops: their documents get a row each.
-# So does every family that tests/training/test_families.py does not compute.
+# How packed documents are isolated from each other, per model family. Attention layers take an attention mask.
+# Recurrent and convolution layers carry state from token to token, which a mask does not stop: with those, each
+# document gets a row. So it does in every family that tests/training/test_families.py does not test.
 MASK, POSITIONS, ALONE = "mask", "positions", "alone"
-# Families whose layers obey a mask of all earlier tokens of the document.
+# Families whose layers respect a block-causal mask (each token attends to the earlier tokens of its document).
 _OBEY_MASKS = frozenset({
     "arcee", "codegen", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
     "gemma3_text", "gemma4_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj",
@@ -38,7 +38,7 @@ _OBEY_MASKS = frozenset({
     "olmo2", "olmo3", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3",
     "stablelm", "starcoder2",
 })  # fmt: skip
-# Families that make masks of their own, with windows, from positions that begin again at each document.
+# Families that build their (windowed) masks themselves, from position IDs that restart at 0 in each document.
 _READ_POSITIONS = frozenset({
     "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "llama4_text", "ministral", "mistral", "mixtral",
     "olmo3", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
@@ -47,7 +47,7 @@ _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
 def separation(config: Any, length: int) -> str:
-    """Return how documents in a row of ``length`` tokens are kept apart: by MASK or POSITIONS, or each has its row."""
+    """Return how documents in a row of ``length`` tokens are isolated: MASK, POSITIONS, or ALONE (a row each)."""
     kind = config.model_type
     if _has_window(config, length):
         return POSITIONS if kind in _READ_POSITIONS and _masks_come_from_positions() else ALONE
@@ -55,7 +55,7 @@ def separation(config: Any, length: int) -> str:
 
 
 def _has_window(config: Any, length: int) -> bool:
-    """Return whether a layer sees fewer tokens than a row has: a mask of ours would undo its window."""
+    """Return whether an attention window is shorter than a row; our full causal mask would override such a window."""
     layers = getattr(config, "layer_types", None)
     if getattr(config, "use_sliding_window", True) is False and not set(layers or ()) & set(_WINDOWED):
         return False
@@ -66,7 +66,7 @@ def _has_window(config: Any, length: int) -> bool:
 
 
 def _masks_come_from_positions() -> bool:
-    """Return whether this version of transformers finds packed documents by their positions (4.53 and later)."""
+    """Return whether this transformers detects packed documents from position IDs (4.53 and later)."""
     try:
         from transformers.masking_utils import find_packed_sequence_indices  # noqa: F401
     except ImportError:
@@ -74,15 +74,16 @@ def _masks_come_from_positions() -> bool:
     return True
 
 
-# Offload: inputs of layers that are computed again wait in the machine's memory, not on the card, for the gradient.
-_COPYING_MAX = 2  # inputs that are on their way to the machine; the card keeps them until they are there
+# Activation offload: with gradient checkpointing, layer inputs wait for the backward pass in host memory, not on the
+# GPU.
+_COPYING_MAX = 2  # copies to the host in flight; the GPU keeps those inputs until their copy is complete
 
 
 class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]  # torch is not installed here
-    """A context for one forward pass, and for the backward pass that follows it."""
+    """Saved-tensor hooks that offload layer inputs to the host, for a forward pass and the backward pass after it."""
 
     def __init__(self, width: int) -> None:
-        """``width`` is the last dimension of a layer's input (rows, tokens, width); all else stays on the card."""
+        """``width`` is the hidden size: CUDA tensors of shape (rows, tokens, width) are offloaded, all others stay."""
         super().__init__(self._put_away, self._bring_back)
         self._width = width
         self._copying = torch.cuda.Stream()
@@ -91,7 +92,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         self._back: dict[int, tuple[torch.Tensor, torch.cuda.Event]] = {}
 
     def __enter__(self) -> None:
-        """Begin with the next step's inputs; those of the last have been used."""
+        """Drop the inputs of the previous step, whose backward pass is complete, and start to record new ones."""
         self._wait_for_copies(0)
         self._away, self._back = [], {}
         super().__enter__()
@@ -118,7 +119,10 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         return tensor
 
     def _wait_for_copies(self, at_most: int) -> None:
-        """Let computing wait until no more are leaving: before that, nothing may use the memory of one that left."""
+        """Make the compute stream wait until at most ``at_most`` copies to the host are in flight.
+
+        Only then may the memory of a copied tensor be reused.
+        """
         while len(self._leaving) > at_most:
             torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
 
@@ -127,30 +131,34 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         return tensor, self._copied(tensor, self._away[number])
 
     def _copied(self, target: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event:
-        """Begin a copy once all is computed that was asked for so far; return what marks its end."""
+        """Queue a copy after all work queued on the compute stream; return the CUDA event that marks its end."""
         self._copying.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._copying):
             target.copy_(source, non_blocking=True)
             return self._copying.record_event()
 
 
-# What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
+# Options of a configuration that change the logits or the loss; with any of them the loss cannot be computed in chunks.
 _ODD_LOGITS = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
     "output_router_logits",
 )  # fmt: skip
-# What peft cannot adapt: the kernels of these families read such weights past the layer, or the layer gives a pair.
+# Modules that peft cannot wrap: kernels of these families read the weight directly, or the layer returns a tuple.
 _NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"), r".*\.(out_proj|conv1d)")
 _NOT_ADAPTED |= dict.fromkeys(("llama4_text", "phimoe"), r".*\.router")
-NOT_IN_4_BITS = ("mamba", "rwkv")  # transformers reads their weights past the layers that give them back
-_TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
-_NAMED_MAX = 4  # kinds of weights that are named
+NOT_IN_4_BITS = ("mamba", "rwkv")  # transformers reads their weights directly, without the layers that dequantise them
+_TOKENS_AT_ONCE = 2_048  # chunk size of the loss: the logits of one chunk are in memory
+_NAMED_MAX = 4  # kinds of weights listed in a message
 _EDGE_BYTES = 1 << 20
-EAGER = "eager"  # attention as a model's own lines of Python compute it
+EAGER = "eager"  # the attention that the model implements itself in Python
 
 
 class CausalLM:
-    """A causal language model as the loop sees it. ``whole`` is what is saved; inside is the one that computes."""
+    """A causal language model for the training loop.
+
+    ``whole`` is the model to save (a PeftModel with an adapter); ``root`` is the model inside it that computes.
+    ``named`` and ``trained`` are the trainable parameters, with and without names.
+    """
 
     def __init__(self, whole: Any, *, adapter: bool) -> None:
         self.whole, self.adapter = whole, adapter
@@ -160,23 +168,23 @@ class CausalLM:
         self.compute: Callable[..., Any] = self._summed_loss
         self.inputs: contextlib.AbstractContextManager[None] = (
             contextlib.nullcontext()
-        )  # where those of layers are kept
-        self.beside: dict[str, bytes] = {}  # files that a checkpoint has as well
+        )  # entered around the forward pass; offloads layer inputs if asked for
+        self.beside: dict[str, bytes] = {}  # extra files of a checkpoint, by name
         self.collect()
 
     def collect(self) -> None:
-        """Look what is trained, again where other objects have taken the weights' places."""
+        """List the trainable parameters. Call it again after parameters are replaced, as FSDP2 does."""
         self.named = [(name, part) for name, part in self.whole.named_parameters() if part.requires_grad]
         self.trained = [part for _, part in self.named]
 
     @property
     def root(self) -> Any:
-        """The module that holds all that computes, also below an adapter."""
+        """The base model, without the wrapper of the adapter."""
         return self._causal
 
     @property
     def unreached(self) -> str:
-        """The weights that an adapter leaves as they are, in words; "" where they are fewer than a hundredth."""
+        """A text about the weights without an adapter (share and largest kinds); "" if they are less than 1 %."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         adapted = [layer for layer in self._causal.modules() if isinstance(layer, BaseTunerLayer)]
@@ -184,7 +192,7 @@ class CausalLM:
         reached = {id(part) for layer in (*adapted, *ends) if layer is not None for part in layer.parameters()}
         total, left = 0, dict[str, int]()
         for name, part in self._causal.named_parameters():
-            total += (size := part.numel() * (1 + (part.dtype == torch.uint8)))  # two of 4 bits lie in a byte
+            total += (size := part.numel() * (1 + (part.dtype == torch.uint8)))  # a byte holds two 4-bit weights
             if part.ndim > 1 and id(part) not in reached and "visual" not in name:
                 kind = re.sub(r"\.\d+\.", ".*.", name)
                 left[kind] = left.get(kind, 0) + size
@@ -195,7 +203,7 @@ class CausalLM:
 
     @property
     def layers(self) -> Any:
-        """The layers of the decoder, one like the other, whatever the family calls them."""
+        """The decoder's list of equal layers, whatever name the model family gives it."""
         decoder = getattr(self._decoder, "language_model", self._decoder)
         return next(part for part in decoder.modules() if isinstance(part, torch.nn.ModuleList))
 
@@ -204,11 +212,11 @@ class CausalLM:
         return getattr(self._causal, self._causal.base_model_prefix, None) or self._causal.model  # Llama 4's is wrong
 
     def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
-        """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
+        """Return the cross entropy in nats, summed over all targets of a batch; targets of -100 are ignored.
 
-        No document sees another: ``documents`` numbers those of each row, or ``document_ends`` tells where each ends.
-        The logits are computed some at a time, and again for the gradient: all at once would be the largest thing in
-        memory.
+        No document attends to another: ``documents`` numbers the documents of each row, or ``document_ends`` has the
+        offsets where they end. Logits are computed in chunks and recomputed in the backward pass, as the logits of the
+        whole batch would be the largest tensor in memory.
         """
         with self.inputs:
             return self.compute(tokens, targets, positions, documents, **more)
@@ -227,7 +235,7 @@ class CausalLM:
             balance = getattr(out, "aux_loss", None) if self._causal.training else None
             if balance is None:
                 return loss
-            # Of the experts, which a model whose configuration asks for it weighs against the loss of a token.
+            # Load-balancing loss of a mixture of experts, a mean: times the number of targets, as the loss is a sum.
             return loss + self._causal.config.router_aux_loss_coef * balance * (targets >= 0).sum()
         hidden = self._decoder(input_ids=tokens, use_cache=False, **extra).last_hidden_state.flatten(0, 1)
         head, flat = self._causal.get_output_embeddings(), targets.flatten()
@@ -237,7 +245,7 @@ class CausalLM:
         return total
 
     def _mask(self, documents: Any) -> Any:
-        """Return which tokens see which, (rows, 1, length, length). Eager attention adds a mask to its scores."""
+        """Return the block-causal mask, (rows, 1, length, length): bool, or additive as eager attention needs it."""
         length = documents.shape[1]
         before = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
         mask = ((documents[:, :, None] == documents[:, None, :]) & before)[:, None]
@@ -253,8 +261,8 @@ def _piece(head: Any, hidden: Any, targets: Any) -> Any:
 
 
 def load_libraries(options: argparse.Namespace, card: Device) -> None:
-    """Load what models are made of. They would be loaded as they are needed; at once one sees what they take."""
-    from transformers import AutoModelForCausalLM  # noqa: F401 - a name of transformers is loaded when it is asked for
+    """Import transformers, peft and the compiler now rather than on first use, so that their time can be reported."""
+    from transformers import AutoModelForCausalLM  # noqa: F401 - transformers imports lazily
 
     if options.lora:
         import peft  # noqa: F401
@@ -275,9 +283,10 @@ def make_model(
     card: Device,
     share_out: Callable[[CausalLM], None] | None = None,
 ) -> CausalLM:
-    """Return the model on its device: with weights of ``resume``, else of ``parent``, else of ``source``.
+    """Return the model on its device, with the weights of ``resume``, else of ``parent``, else of ``source``.
 
-    ``share_out`` leaves each process a part of it, which lies in the machine's memory until then.
+    ``share_out`` shards the model over the processes; until then it is in host memory. None means no sharding. Raises
+    TrainingRefused if the weights do not fit the options.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -308,7 +317,7 @@ def make_model(
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
-    if odd and not options.zero:  # which keeps 32 bits of each beside those that compute
+    if odd and not options.zero:  # ZeRO keeps an fp32 copy beside the 16-bit weights
         raise TrainingRefused(
             f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)"
         )
@@ -321,7 +330,7 @@ def make_model(
 
 
 def _loading(options: argparse.Namespace, source: str, kind: Any, card: Device) -> dict[str, Any]:
-    """Return how a model is read: in which numbers, to which devices, and with which attention."""
+    """Return the arguments of ``from_pretrained``: dtype, device map, attention, and quantisation."""
     from transformers import AutoConfig
 
     held = card.dtype if options.lora or options.zero else torch.float32
@@ -350,16 +359,16 @@ def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> 
 
 @functools.cache
 def attention_kind(source: str) -> str:
-    """Return the attention that a model is computed with: torch's, or its own where it has none of torch's.
+    """Return the attention implementation for a model: "sdpa", or "eager" if the model does not support that.
 
-    Raises TrainingRefused for a model that offers neither.
+    Raises TrainingRefused if the model can be created with neither.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     config = AutoConfig.from_pretrained(source)
     kind = AutoModelForImageTextToText if config.model_type in KINDS else AutoModelForCausalLM
     why = ""
-    # The attention of torch has no cap on its logits, and leaves one that a model has out without a word.
+    # SDPA has no soft cap on attention logits; transformers would drop the model's cap without a warning.
     capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
     for name in (EAGER,) if capped else ("sdpa", EAGER):
         try:
@@ -376,14 +385,14 @@ def attention_kind(source: str) -> str:
 
 
 def _keep_gradients(whole: Any) -> None:
-    """Let 4 bits on processors with AVX-512 for bf16 be as elsewhere: their own layout there lets no gradient pass."""
+    """Use the common 4-bit layout on CPUs with AVX512-BF16 too: the layout made for them has no backward pass."""
     for part in whole.modules():
         if hasattr(part, "support_avx512bf16_for_cpu"):
             part.support_avx512bf16_for_cpu = False
 
 
 def _compute_again(model: CausalLM, *, half: bool) -> None:
-    """Let layers, all or half of them, keep no activations for the gradient, but compute them again."""
+    """Turn gradient checkpointing on, for all layers or for the first half of them."""
     model.whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if half:
         for layer in model.layers[len(model.layers) // 2 :]:
@@ -400,7 +409,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, adapter: Path | None, 
         if _asked_before(adapter, resumed=resumed).get("dropout") != options.dropout:
             config.lora_dropout = options.dropout
         return PeftModel.from_pretrained(base, adapter, is_trainable=True, config=config)
-    # What an image looks like to a model stays as it is.
+    # The vision tower stays frozen, without an adapter.
     seeing = hasattr(getattr(base, "model", None), "visual")
     return get_peft_model(
         base,
@@ -421,7 +430,7 @@ def _four_bits(computed_in: Any, kind: str) -> Any:
             f"--use-4bit: transformers cannot compute {kind} from 4 bits. Leave it out: it is small in 16"
         )
     try:
-        import bitsandbytes  # noqa: F401 - transformers says less clearly that it is missing
+        import bitsandbytes  # noqa: F401 - the error of transformers is less clear
     except ImportError:
         raise TrainingRefused(
             "--use-4bit needs bitsandbytes, which is not installed here: name it in the job's requirements"
@@ -434,7 +443,10 @@ def _four_bits(computed_in: Any, kind: str) -> Any:
 
 
 def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
-    """Refuse weights of another kind than are trained here: an adapter belongs to the base that it was trained on."""
+    """Raise TrainingRefused if the parent is an adapter and this job trains all weights, or the other way round.
+
+    An adapter fits only the base model that it was trained on.
+    """
     if parent is None:
         return
     kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
@@ -444,15 +456,15 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
 
 
 def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
-    """Return what this training was asked for when its checkpoint was made; nothing for another job's."""
+    """Return the options with which a resumed checkpoint was made; {} without a fingerprint or if not resumed."""
     fingerprint = read_fingerprint(adapter) if resumed else None
     return dict(fingerprint["job"]) if fingerprint else {}
 
 
 def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
-    """Refuse an adapter of another form than is asked for: it would keep its own, and the user would not learn of it.
+    """Raise TrainingRefused if rank or alpha of an adapter differ from the options: peft would keep the adapter's.
 
-    A training that was begun so, by the program before, goes on.
+    A training that an older version of this program began with such a difference may go on.
     """
     config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _asked_before(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
@@ -465,9 +477,10 @@ def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool)
 
 
 def base_digest(source: str) -> str:
-    """Return what names a base model wherever it lies: its configuration, and size and edges of each file of weights.
+    """Return a digest of a base model that does not depend on its path; the name itself for a model on the Hub.
 
-    Reading 13 GB would take as long as a dozen steps; the bytes of an input were all checked when it was fetched.
+    It covers config.json, and the name, size, first and last MiB of each file of weights. Reading 13 GB would take as
+    long as a dozen steps, and all bytes of an input were checked when it was fetched.
     """
     folder = Path(source)
     if not folder.is_dir():
