@@ -1,6 +1,6 @@
-"""The device that a process computes on, and in which numbers: decided by its compute capability alone.
+"""Choice of the device and precision of a process, from the compute capability alone, and linear layers in fp8.
 
-``torch.cuda.is_bf16_supported()`` says yes on T4 and V100, which emulate it and crawl.
+``torch.cuda.is_bf16_supported()`` is True on T4 and V100 too, which emulate bf16 very slowly.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import torch
 
 from .errors import TrainingRefused
 
-# Products of a frozen base in 8 bits: each row of an activation, and each row of a weight, has a scale of its own.
+# fp8 matrix products of a frozen base, with one scale per row of the activations and per row of the weight.
 FP8_FROM = (8, 9)  # compute capability: RTX 40 and 50, L4, H100
 _KIND = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_KIND).max
-_MULTIPLE = 16  # the units take widths that are multiples of it
+_MULTIPLE = 16  # fp8 tensor cores need dimensions that are multiples of it
 
 
 def check_fp8(device: str) -> None:
-    """Raise TrainingRefused if the device has no units for products in 8 bits, or this torch no kernels for them."""
+    """Raise TrainingRefused if the device has no fp8 tensor cores, or this torch no kernels for them."""
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     if capability < FP8_FROM:
         raise TrainingRefused(
@@ -38,7 +38,7 @@ def check_fp8(device: str) -> None:
 
 
 def use_fp8(layers: Any) -> int:
-    """Let the frozen linear layers below ``layers`` compute in 8 bits; return how many do."""
+    """Replace the frozen linear layers in ``layers`` by Fp8Linear; return how many were replaced."""
     count = 0
     for parent in list(layers.modules()):
         for name, part in list(parent.named_children()):
@@ -50,7 +50,7 @@ def use_fp8(layers: Any) -> int:
 
 
 class Fp8Linear(torch.nn.Module):  # type: ignore[misc] # torch is not there where types are checked
-    """A frozen linear layer. ``weight`` (outputs, inputs) is only named, for who asks for its shape and kind."""
+    """A frozen linear layer in fp8. ``weight`` (outputs, inputs) is on the meta device: only shape and dtype."""
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Fp8Linear(torch.nn.Module):  # type: ignore[misc] # torch is not there whe
         self.weight = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
 
     def forward(self, activations: Any) -> Any:
-        """Return (..., outputs) of (..., inputs), in 16 bits."""
+        """Return the output (..., outputs) for ``activations`` (..., inputs), in bf16."""
         weights = (self.forward_weight, self.forward_scale, self.backward_weight, self.backward_scale)
         flat = activations.reshape(-1, self.in_features).to(torch.bfloat16)
         result = _Fp8Product.apply(flat, *weights).reshape(*activations.shape[:-1], self.out_features)
@@ -85,13 +85,13 @@ class _Fp8Product(torch.autograd.Function):  # type: ignore[misc] # as above
 
 
 def _quantized(matrix: Any) -> tuple[Any, Any]:
-    """Return a matrix in 8 bits and the scale of each of its rows, (rows, 1) in 32 bits."""
+    """Return a matrix in fp8 (e4m3) and the scale of each row, (rows, 1) in fp32."""
     scale = matrix.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / _LARGEST
     return (matrix.float() / scale).clamp(-_LARGEST, _LARGEST).to(_KIND), scale
 
 
 def _product(rows: Any, row_scale: Any, columns: Any, column_scale: Any) -> Any:
-    """Return the product of ``rows`` (m, k) with the transposed ``columns`` (n, k), in 16 bits."""
+    """Return ``rows`` (m, k) times the transpose of ``columns`` (n, k), in bf16."""
     return torch._scaled_mm(  # noqa: SLF001 - torch has no public name for it
         rows, columns.t(), scale_a=row_scale, scale_b=column_scale.t(), out_dtype=torch.bfloat16, use_fast_accum=True
     )
@@ -99,12 +99,12 @@ def _product(rows: Any, row_scale: Any, columns: Any, column_scale: Any) -> Any:
 
 _BF16_FROM = (8, 0)
 _TRITON_FROM = (7, 0)  # what torch.compile needs
-_OLD_BUILDS_UNTIL = (7, 5)  # below it torch's usual builds have no kernels, those for CUDA 12.6 have
+_OLD_BUILDS_UNTIL = (7, 5)  # older devices: only builds for CUDA 12.6 have kernels
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Device(NamedTuple):
-    """A device by its name, and what is computed in on it (bf16, fp16 or fp32)."""
+    """A device (torch's and the product's name), its precision (bf16, fp16 or fp32), and if torch.compile works."""
 
     device: str
     name: str
@@ -113,17 +113,17 @@ class Device(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """The torch type that products are computed in."""
+        """The torch dtype of matrix products (autocast)."""
         return _TYPES[self.precision]
 
     @property
     def accelerated(self) -> bool:
-        """Whether it is more than the machine's processor."""
+        """Whether this is a GPU and not the CPU."""
         return self.device != "cpu"
 
 
 def find_card(local_rank: int, precision: str = "auto") -> Device:
-    """Return the device of a process; raises TrainingRefused for a precision that its units do not have."""
+    """Return the device of a process. Raises TrainingRefused if it lacks the precision or cannot be used."""
     if not torch.cuda.is_available():
         if precision in ("fp16", "fp8"):
             raise TrainingRefused(
@@ -141,14 +141,14 @@ def find_card(local_rank: int, precision: str = "auto") -> Device:
         precision = "bf16" if capability >= _BF16_FROM else "fp16"
     if precision == "fp8":
         check_fp8(f"cuda:{local_rank}")
-        precision = "bf16"  # of all that is not a product of the frozen base
+        precision = "bf16"  # for everything but the products of the frozen base
     if precision == "bf16" and capability < _BF16_FROM:
         raise TrainingRefused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
     return Device(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)
 
 
 def _check(name: str, capability: tuple[int, int], precision: str) -> None:
-    """Refuse a device before hours are spent on it: one that this torch has no kernels for, or a P100 unasked."""
+    """Raise TrainingRefused if this torch has no kernels for a device, or for a P100 (too slow) unless asked for."""
     own = ".".join(map(str, capability))
     kernels = torch.cuda.get_arch_list()
     if not any(_serves(one, capability) for one in kernels):
@@ -167,7 +167,7 @@ def _check(name: str, capability: tuple[int, int], precision: str) -> None:
 
 
 def _serves(kernel: str, capability: tuple[int, int]) -> bool:
-    """Whether kernels that torch was built with (as sm_86) run on a device; compute_86 is compiled when needed."""
+    """Whether kernels of an architecture (such as sm_86) run on a device; compute_86 is PTX, compiled on the device."""
     kind, _, number = kernel.partition("_")
     digits = "".join(character for character in number if character.isdecimal())
     if len(digits) < 2:

@@ -1,6 +1,6 @@
-"""The processes that train one model together, one a device. Each has the whole model and a part of every step's rows.
+"""The process group of a training: data parallel, one rank per device, each with a part of every step's rows.
 
-Gradients are summed once a step, in one order, so what is computed does not depend on when they arrive.
+Gradients are all-reduced once per step, in a fixed order of buckets, so that results do not depend on timing.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from torch import distributed
 
 from .errors import TrainingRefused
 
-_PATIENCE = timedelta(hours=2)  # the others wait while the first one loads data or saves
+_PATIENCE = timedelta(hours=2)  # timeout: ranks wait while rank 0 loads data or saves
 _BUCKET_ELEMENTS = 1 << 25
 
 
 class Group:
-    """This process and its siblings. Alone, every question is answered at once."""
+    """The ranks of a training as one of them sees it. With one rank no method communicates."""
 
     def __init__(self, device: str, *, alone: bool = False) -> None:
-        """``alone``: a group of torch's is wanted also for one process."""
+        """Join the process group of torch; for a single process only if ``alone``."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self._device = device
         self._control: Any = None
         if self.size > 1 or alone:
             distributed.init_process_group("gloo" if device == "cpu" else "nccl", timeout=_PATIENCE)
-            # Wishes travel between processors: asking a device would wait for all that it has to do.
+            # Flags are exchanged over gloo on the CPU: over NCCL they would wait for all work queued on the GPU.
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that reports and saves."""
+        """Whether this is rank 0, which reports and saves."""
         return self.rank == 0
 
     def any(self, *wishes: bool) -> tuple[bool, ...]:
-        """Return for each wish whether any process has it: all get the same answer, between the same two steps."""
+        """Return the logical OR of each flag over all ranks; a collective call, the same result on each rank."""
         if self.size == 1:
             return wishes
         flags = torch.tensor([int(wish) for wish in wishes])
@@ -46,7 +46,7 @@ class Group:
         return tuple(bool(wish) for wish in flags.tolist())
 
     def same(self, name: str, value: str) -> None:
-        """Raise TrainingRefused unless all processes have the same value of what must not differ."""
+        """Raise TrainingRefused unless ``value`` is the same on all ranks; ``name`` is for the message."""
         if self.size == 1:
             return
         values = self.gather(value)
@@ -56,7 +56,7 @@ class Group:
             )
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every process tells, in their order."""
+        """Return the value of every rank, in the order of ranks."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -64,20 +64,20 @@ class Group:
         return values
 
     def wait(self) -> None:
-        """Wait until all are here."""
+        """Wait at a barrier until all ranks have reached it."""
         if self.size > 1:
             distributed.barrier(group=self._control)
 
     def share(self, parameters: Sequence[Any]) -> None:
-        """Give every process the values of the first."""
+        """Broadcast replicated parameters from rank 0."""
         if self.size > 1:
             for parameter in replicated(parameters):
                 distributed.broadcast(parameter.data, 0)
 
     def sum_gradients(self, parameters: Sequence[Any], loss: Any) -> None:
-        """Replace gradients and ``loss`` by their sums over all processes, in pieces of equal type.
+        """Replace gradients and ``loss`` by their sums over all ranks, in buckets of one dtype.
 
-        Of weights that are shared out each process has the sum of its part already.
+        Sharded parameters are skipped: FSDP2 has already reduced their gradients.
         """
         if self.size == 1:
             return
@@ -85,7 +85,7 @@ class Group:
         bucket: list[Any] = []
         elements = 0
         for parameter in replicated(parameters):
-            if parameter.grad is None:  # what no row of this process used, such as an expert
+            if parameter.grad is None:  # not used by any row of this rank, as an expert may be
                 parameter.grad = torch.zeros_like(parameter)
             gradient = parameter.grad
             if bucket and (elements + gradient.numel() > _BUCKET_ELEMENTS or gradient.dtype != bucket[0].dtype):
@@ -97,18 +97,18 @@ class Group:
             _sum(bucket)
 
     def leave(self) -> None:
-        """End together: a process that just goes breaks the others' connections."""
+        """Destroy the process group on all ranks together: a rank that just exits breaks the others' connections."""
         if self._control is not None:
             distributed.destroy_process_group()
 
 
 def is_part(tensor: Any) -> bool:
-    """Whether each process has a part of a tensor: a DTensor, to load which takes a second."""
+    """Whether a tensor is a DTensor (sharded); tested by attribute, as importing DTensor takes a second."""
     return hasattr(tensor, "full_tensor")
 
 
 def replicated(parameters: Sequence[Any]) -> list[Any]:
-    """Return those of which every process has the whole."""
+    """Return the parameters that are not sharded, of which every rank has a full copy."""
     return [parameter for parameter in parameters if not is_part(parameter)]
 
 
