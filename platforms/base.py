@@ -1,10 +1,10 @@
-"""The platform port: what an adapter must do, in prose that is the contract, and the errors it may raise.
+"""The interface of a platform adapter, whose docstrings are the contract, and the errors that adapters raise.
 
 Errors::
 
     PlatformError            base; carries platform, action and what to do next
-      Refused                nothing was started; ``wait_until`` or ``permanent`` says what to make of it
-      Unreachable            no answer that can be trusted; for a launch this means "perhaps started"
+      Refused                nothing was started; ``wait_until`` or ``permanent`` says whether a retry can help
+      Unreachable            no reliable answer; a launch may have started a session
       Misconfigured          credentials, names or versions are wrong; a person must act
 """
 
@@ -22,7 +22,7 @@ from jobs.problem import UserError
 if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
 
-_SKEW_SECONDS = 60  # between two clocks, above which times of one mean too little to the other
+_SKEW_SECONDS = 60  # largest difference of two clocks at which their times are comparable
 
 
 class PlatformError(UserError):
@@ -37,8 +37,8 @@ class PlatformError(UserError):
 class Refused(PlatformError):
     """The platform said no, and nothing was started.
 
-    ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that asking again cannot help.
-    ``used_up`` says that it calls a quota used up, which lasts until ``wait_until`` unless its own books say otherwise.
+    ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that a retry cannot succeed.
+    ``used_up``: the platform reports a quota as used up, until ``wait_until`` unless its usage records say otherwise.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Refused(PlatformError):
 
 
 class Unreachable(PlatformError):
-    """No trustworthy answer: time-out, broken connection, server error. A launch may or may not have happened."""
+    """No reliable answer: timeout, broken connection, server error. A launch may or may not have happened."""
 
 
 class Unfinished(Unreachable):
-    """It is being done, and gets on: ask again. No patience ends while it does."""
+    """The action is in progress: call again. No retry limit applies while it makes progress."""
 
 
 class Misconfigured(PlatformError):
@@ -71,26 +71,26 @@ class Misconfigured(PlatformError):
 
 
 class BadOption(Misconfigured):
-    """An option of a pool that cannot be used as it is written, wherever it is read."""
+    """The value of a pool's option is not valid, wherever the option was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What adapters differ in, as data. Never ask an adapter for its type or name instead."""
+    """The features of an adapter as data. Callers check these, never the type or name of an adapter."""
 
-    reports_quota: bool = False  # read_quota tells what the platform thinks is used
+    reports_quota: bool = False  # read_quota returns the usage that the platform reports
     tails_logs: bool = False  # logs can be read while the session runs
     sees_stop_flag: bool = (
-        True  # every session sees the artifact store's stop flag; else Observed.stop_channel tells which
+        True  # every session sees the artifact store's stop flag; else see Observed.stop_channel of each
     )
-    takes_orders: bool = False  # a session whose job is over finds the next one's order in the artifact store
-    needs_person: bool = False  # nothing runs before a person takes the session in hand
-    finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
-    tells_price: bool = False  # read_quota may tell what an hour costs as well
-    bills_late: bool = False  # what find() says of an ended session's time may still change for a while
+    takes_orders: bool = False  # a session whose job ended can get another job through the artifact store
+    needs_person: bool = False  # a session runs only after a person starts it
+    finds_orphans: bool = False  # orphans() finds sessions of ours that are not in our ledger
+    tells_price: bool = False  # read_quota may also return the price of an hour
+    bills_late: bool = False  # the times of an ended session may still change for a while
     device_counts: bool = False  # each launch may ask for another number of devices
     internet: bool = True  # sessions reach the internet by themselves
-    mounts: frozenset[str] = frozenset()  # kinds of inputs that it holds itself and puts before its sessions
+    mounts: frozenset[str] = frozenset()  # kinds of inputs that the platform stores and mounts into sessions
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 
 
@@ -98,11 +98,11 @@ class Capabilities:
 class LaunchRequest:
     """One launch.
 
-    ``key`` is the platform-side name. ``launch`` is the document for the agent (the launch contract, plain JSON
-    types, without ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, as the
-    second of three independent stops. ``bundle`` is the folder that holds the payload package. ``secrets`` are values
-    by name, none where sessions ask for them: they go into the session's environment, and to no file of this machine,
-    argument, log or error.
+    ``key`` is the name on the platform. ``launch`` is the document for the runner (the launch contract, plain JSON
+    types, without ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, the
+    second of three independent stops. ``bundle`` is the folder that contains the payload package. ``secrets`` maps
+    names to values, empty if sessions fetch them: they go only into the session's environment, never into a file of
+    this machine, an argument, a log or an error.
     """
 
     key: str
@@ -116,29 +116,29 @@ class LaunchRequest:
 
 
 class SessionState(StrEnum):
-    """What a platform says about one session. Silence is not a state: it raises Unreachable."""
+    """The state of one session on a platform. A missing answer is not a state: it raises Unreachable."""
 
-    QUEUED = "queued"  # accepted, meter not running
+    QUEUED = "queued"  # accepted, not billed yet
     RUNNING = "running"
     ENDED = "ended"  # terminal, with proof
     ABSENT = "absent"  # the platform proves that the key was never started and never will be
-    UNCLEAR = "unclear"  # no answer about this one session, of which ``detail`` says why; the others' stand
+    UNCLEAR = "unclear"  # unknown for this session only, ``detail`` says why; the other sessions' states are valid
 
 
 class StopChannel(StrEnum):
-    """How one session can be asked to save and leave."""
+    """How a session can be asked to save and exit."""
 
-    STORE = "store"  # it looks for the stop flag in the artifact store
+    STORE = "store"  # it polls the stop flag in the artifact store
     PLATFORM = "platform"  # stop(force=False) reaches it
-    NONE = "none"  # it cannot be asked: ending it by force loses what it has not brought home
+    NONE = "none"  # it cannot be asked: ending it by force loses what it has not uploaded
 
 
 @dataclass(frozen=True, slots=True)
 class InQueue:
-    """Why a session waits in the platform's queue, and when that expects to start it (UTC seconds; None: not told).
+    """A session in the platform's queue: why it waits, and the expected start (UTC seconds; None: not reported).
 
-    ``place`` is its place in the queue, 1 for the next to start. ``deadline`` is when it must be over, where extend()
-    can move that on, and ``length_seconds`` how long it may run at most. Both None: the deadline of its launch stands.
+    ``place`` is its position in the queue, 1 for the next to start. If extend() can change the deadline, ``deadline``
+    is the current one and ``length_seconds`` the longest run; both None: the deadline of its launch is final.
     """
 
     why: str
@@ -152,12 +152,12 @@ class InQueue:
 class Observed:
     """One session as the platform reports it. Times are UTC seconds; None means "not reported".
 
-    ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
-    when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
-    is set for sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
-    what an hour of an ended session cost, by the platform's own reckoning. ``deadline`` is set for a RUNNING session
-    whose deadline may have moved while it waited: until when it may run. ``taken`` is True for an ENDED session that
-    the platform itself interrupted (a failed node, a preemption), so its end says nothing about its job.
+    ``started`` and ``ended`` bound the billed time. ``detail`` is the platform's text for the state. ``told`` is False
+    if the platform does not report when a session ended: ``ended`` is then the latest possible time. ``waits`` is set
+    for sessions QUEUED behind those of others; the planner uses it. ``price_microdollars_per_hour`` is the price of an
+    hour of an ended session, as the platform reports it. ``deadline`` is set for a RUNNING session whose deadline may
+    have changed while it waited. ``taken`` is True for an ENDED session that the platform itself interrupted (a failed
+    node, a preemption), so its end says nothing about its job.
     """
 
     key: str
@@ -176,10 +176,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class QuotaReading:
-    """What the platform says about one quota window, in seconds.
+    """One quota window as the platform reports it, in seconds.
 
-    ``shared`` is a budget that others use as well, of which the platform tells no more than what is left by now: in
-    whichever window it is declared, or in none, plans take no more than that.
+    ``shared``: other users consume the budget too, and only the current remainder is known. Plans never use more than
+    that, whatever window the pool declares.
     """
 
     quota: str
@@ -192,13 +192,13 @@ class QuotaReading:
 
     @property
     def left_seconds(self) -> int:
-        """What is neither used nor reserved; below zero when more is."""
+        """The limit less used and reserved seconds; negative if the limit is exceeded."""
         return self.limit_seconds - self.used_seconds - self.reserved_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HourPrice:
-    """What an hour of a session costs at most, in microdollars, and where that stands."""
+    """The highest price of a session hour, in microdollars, and the source of that price."""
 
     microdollars: int
     source: str
@@ -206,9 +206,9 @@ class HourPrice:
 
 @dataclass(frozen=True, slots=True)
 class SecretWay:
-    """How sessions of a pool get secrets: ``given`` with the launch, ``asked`` for by themselves, or ``none`` at all.
+    """How sessions of a pool get secrets: ``given`` with the launch, ``asked`` for by the session, or ``none``.
 
-    ``why`` not, and the ``remedy``; both empty otherwise.
+    ``why`` and ``remedy`` explain ``none``; they are empty otherwise.
     """
 
     kind: Literal["given", "asked", "none"]
@@ -218,7 +218,7 @@ class SecretWay:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one check of a platform's own checkup found; ``remedy`` is empty when all is well."""
+    """The result of one check of a platform; ``remedy`` is empty if there is nothing to do."""
 
     grade: Literal["ok", "warning", "bad"]
     found: str
@@ -236,94 +236,93 @@ def check_clock(theirs: float | None, now: float, whose: str) -> Checked:
 
 
 class Published(Protocol):
-    """What a platform holds of anybody's models and datasets and hands out to an account."""
+    """Models and datasets published on a platform, as far as an account has access."""
 
     def pin(self, source: str) -> tuple[str, list[Entry]]:
-        """Return a source with its version, and that version's files, without digests.
+        """Return a source with its version added, and the files of that version, without digests.
 
         Raises TreeError, PlatformError.
         """
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
-        """Bring one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
+        """Download one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
 
 
 class Extends(Protocol):
-    """What a platform can do besides that tells a deadline of sessions that wait in its queue."""
+    """The additional method of a platform that reports ``InQueue.deadline`` of waiting sessions."""
 
     def extend(self, key: str, deadline: int, now: int) -> None:
-        """Let a session that waits run until ``deadline``, if it starts so late; what runs or is over is left alone.
+        """Set a new ``deadline`` of a waiting session; do nothing if it runs or has ended.
 
-        It never runs longer than it was launched for. May be called twice. Raises Unreachable.
+        The session never runs longer than it was launched for. Idempotent. Raises Unreachable.
         """
 
 
 class Platform(Protocol):
-    """One metered place. Every call has a deadline of its own and may be made from any thread.
+    """One platform. Every call has a timeout and may come from any thread.
 
-    Adapters inherit from it: three of its methods do what most platforms do, which is nothing.
+    Adapters inherit from this class: the default of three methods is to do nothing, which is right for most platforms.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this platform can do."""
+        """The features of this platform."""
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session named ``request.key``.
 
-        Idempotent by key: when the key exists already, nothing is started and the existing session is returned.
-        Raises Refused when nothing was started, Unreachable when that is unknown, Misconfigured when a person must act.
+        Idempotent by key: if the key exists already, nothing is started and the existing session is returned.
+        Raises Refused if nothing was started, Unreachable if that is unknown, Misconfigured if a person must act.
         """
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key. A key the platform has not heard of is left out.
+        """Return the sessions by key. Keys that the platform does not know are absent.
 
-        ABSENT is answered only with proof that the key can never start. Raises Unreachable when nothing can be told;
-        an adapter must never turn a failed read into a state. What is wrong with one session alone, such as a damaged
-        record, makes it UNCLEAR and leaves the others be. No other method answers UNCLEAR: it raises Unreachable.
+        ABSENT requires proof that the key can never start. Raises Unreachable if no state is known; an adapter must
+        never turn a failed read into a state. A problem of one session, such as a damaged record, makes only that
+        session UNCLEAR. No other method returns UNCLEAR: they raise Unreachable.
         """
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Ask a session to save and leave; with ``force``, end it. May be called twice; unknown keys are ignored.
+        """Ask a session to save and exit; with ``force``, end it. Idempotent; unknown keys are ignored.
 
         Stopping is confirmed by find(), never by this call. Raises Unreachable.
         """
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield what the session has printed from byte ``offset``, at most ``limit_bytes``; nothing when unknown."""
+        """Yield the output of a session from byte ``offset`` on, at most ``limit_bytes``; nothing for unknown keys."""
 
     def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
-        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False.
+        """Return the quota usage that the platform reports; empty if ``capabilities.reports_quota`` is False.
 
-        With ``capabilities.tells_price`` what an hour costs now is among them, if that can be told.
+        With ``capabilities.tells_price`` it includes the current price of an hour, if that is known.
         """
         del now
         return ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring home what an ended session left on the platform: checkpoints and reports become objects of ``into``.
+        """Import the output of an ended session from the platform: checkpoints and reports become objects of ``into``.
 
-        Called before an end is believed, so that a session is judged by all that it left. Idempotent; does nothing for
-        unknown keys, for sessions that have not ended, and where payloads write to the artifact store themselves.
-        Raises Unreachable to be called again, Unfinished while it gets on, Refused when what was left is not taken and
-        never will be. What comes damaged is Unreachable like what does not come. It is asked again, also after it has
-        succeeded, when what a session claims is not there: the caller gives up at some point, not the adapter.
+        Called before the end of a session is processed, so that all its output is available then. Idempotent; does
+        nothing for unknown keys, for sessions that have not ended, and if payloads write to the store directly.
+        Raises Unreachable if a retry may succeed (also for damaged output), Unfinished while it makes progress, Refused
+        if the output can never be accepted. It may be called again after a success if output that a session reported is
+        missing: the caller decides when to give up, not the adapter.
         """
         del key, into, now
 
     def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return live sessions that are provably ours and not among ``our_keys``: no cycle will reconcile them.
 
-        Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
-        Raises Unreachable.
+        Changes nothing; a person decides what to do. Empty unless ``capabilities.finds_orphans``. Raises Unreachable.
         """
         del our_keys, now
         return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Remove what the sessions in ``over`` left behind that are over; return the keys removed.
+        """Remove the remains of the sessions in ``over`` that have ended; return the keys removed.
 
-        A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
+        Never touches a key that is not in ``over`` or whose session waits or runs. Idempotent.
         """
 
 
