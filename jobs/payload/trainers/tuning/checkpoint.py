@@ -1,4 +1,4 @@
-"""The files of a checkpoint: weights, optimiser and state apart, so that what has not changed is stored once."""
+"""Files of a checkpoint. Weights, optimiser and state are separate, so that unchanged files are stored only once."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ import torch
 from .errors import TrainingRefused
 from .group import is_part
 
-# Weights and optimiser copied to the machine's memory, to be written from there while training goes on.
-_BIG = 1 << 28  # bytes; less is written as soon as it is copied
-_SPARE = 1.25  # of the memory that copies take: what they are written through is memory too
-_LIMITS = (  # of a container: the most, what is taken, and what of that is given back when asked for
+# Background saves: weights and optimiser state are copied to host memory and written while training goes on.
+_BIG = 1 << 28  # bytes; writing less takes no longer than copying it
+_SPARE = 1.25  # free memory needed, as a multiple of the copies: writing them takes memory too
+_LIMITS = (  # memory of a container (cgroup v2, v1): files of limit and usage, and the key of reclaimable cache
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
 class Saved(NamedTuple):
-    """What a checkpoint is written from: states as torch gives them. ``weights``: of the adapter, or of all."""
+    """The state dicts that a checkpoint is written from. ``weights`` are the adapter's, or the whole model's."""
 
     weights: dict[str, Any]
     optimizer: dict[str, Any]
 
 
 class StateSnapshot:
-    """Takes what is saved, as it lies or in copies. The copies' memory is kept: to ask for it takes as long as to copy.
+    """Takes snapshots of the state to save, copied or not. Buffers are reused: allocating takes as long as copying.
 
-    So nothing may be taken while an earlier copy is still being written.
+    A new snapshot must therefore wait until the one before is written.
     """
 
     def __init__(self, as_it_lies: Callable[[], Saved], wish: str, *, first: bool) -> None:
-        """``as_it_lies`` returns what is saved, not copied.
+        """``as_it_lies`` returns the state without a copy.
 
-        ``wish``: on, off, or auto, which copies what is big where the memory holds it. ``first``: this process saves.
+        ``wish``: "on", "off", or "auto" (copy a large state if free memory allows). ``first``: this is rank 0, which
+        saves.
         """
         self._as_it_lies, self._wish, self._first = as_it_lies, wish, first
         self._kept: dict[tuple[Any, ...], Any] = {}
@@ -48,16 +49,16 @@ class StateSnapshot:
         self._enough = threading.Event()
 
     def prepare(self) -> None:
-        """Ask for the copies' memory while training goes on: else the first save waits for it, a second a gigabyte.
+        """Allocate the buffers in a thread while training goes on; else the first save waits about 1 s per GB for them.
 
-        To be called once, when the optimiser has its states.
+        Call it once, after the first step, when the optimiser has its states.
         """
         if not self._first or not self._is_copied(saved := self._as_it_lies(), background=self._wish != "off"):
             return
         wanted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any, Any]] = {}
 
         def note(value: Any, place: tuple[Any, ...]) -> Any:
-            if isinstance(value, torch.Tensor):  # the form of other parts is known when they are brought together
+            if isinstance(value, torch.Tensor):  # the full shape of a sharded tensor is known only after gathering
                 wanted.setdefault(_identity(value, place), (place, value.shape, value.dtype))
             return value
 
@@ -68,9 +69,9 @@ class StateSnapshot:
         with_one.shutdown(wait=False)
 
     def take(self, *, last: bool) -> tuple[Saved, bool]:
-        """Return what is saved, and whether it may be written while training goes on, as copies may.
+        """Return the state to save, and whether it may be written in the background (only copies may).
 
-        What is shared out is brought together, for which all processes must ask; the first one has copies then.
+        Sharded tensors are gathered, a collective call on all ranks; rank 0 gets the copies.
         """
         if self._reserving is not None:
             if last:
@@ -93,27 +94,27 @@ class StateSnapshot:
         for place, shape, dtype in wanted:
             if self._enough.is_set():
                 return
-            # The machine gives a page when it is first written to.
+            # The kernel allocates a page at the first write.
             self._kept[place] = torch.empty(shape, dtype=dtype).zero_()
 
     def _copy(self, copies: dict[tuple[Any, ...], Any], value: Any, place: tuple[Any, ...]) -> Any:
-        """Copy a part. What two names share (tied embeddings) stays one, or it would be saved twice."""
+        """Copy a tensor into its buffer. Tensors that share memory (tied embeddings) stay one (else saved twice)."""
         identity = _identity(value, place)
         if is_part(value):
-            value = value.full_tensor()  # all ask for all, also where one has it already
+            value = value.full_tensor()  # collective: all ranks call it, even for a tensor copied before
             if not self._first:
                 return None
         if identity not in copies:
             buffer = self._kept.get(place)
             if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-                # Not pinned: what is cannot be given back when the machine runs short, and takes long to get.
+                # Not pinned: pinned memory cannot be reclaimed when memory runs short, and is slow to allocate.
                 buffer = self._kept[place] = torch.empty(value.shape, dtype=value.dtype)
             copies[identity] = buffer.copy_(value.detach())
         return copies[identity]
 
 
 def _mapped(value: Any, place: tuple[Any, ...], each: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
-    """Return nested states with ``each`` of their tensors and parts, which gets its place among them."""
+    """Return nested states with ``each`` applied to their tensors; it gets the tensor and its path of keys."""
     if isinstance(value, torch.Tensor) or is_part(value):
         return each(value, place)
     if isinstance(value, dict):
@@ -122,17 +123,17 @@ def _mapped(value: Any, place: tuple[Any, ...], each: Callable[[Any, tuple[Any, 
         return [_mapped(part, (*place, number), each) for number, part in enumerate(value)]
     if isinstance(value, tuple):
         parts = tuple(_mapped(part, (*place, number), each) for number, part in enumerate(value))
-        # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
+        # Parameter groups share a tuple of settings: keep the object, so that it is saved once, as without copies.
         return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
     return value
 
 
 def _identity(value: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what two names of the same part have in common."""
+    """Return a key that is equal for two names of the same tensor (same memory, dtype, shape and stride)."""
     if not isinstance(value, torch.Tensor):
         return (id(value),)
     local = value.to_local() if is_part(value) else value
-    # An empty tensor lies nowhere.
+    # An empty tensor has no address: use its path.
     return (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
 
 
@@ -143,7 +144,7 @@ def _worth_it(saved: Saved) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yield tensors, and what is brought together to be one, of nested states."""
+    """Yield the tensors of nested states, sharded ones included."""
     if isinstance(value, torch.Tensor) or is_part(value):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -152,26 +153,26 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes of memory that a program may still take: of the machine, and of its container if less."""
+    """Return the free host memory in bytes: of the machine, or of its container (cgroup) if that has less."""
     meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
     free = int(meminfo["MemAvailable"].split()[0]) * 1024
     for limit, used, returned in _LIMITS:
         try:
-            most = int((cgroup / limit).read_text())  # "max" where there is none
+            most = int((cgroup / limit).read_text())  # "max" means no limit: a ValueError
             kinds = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
             used_bytes = int((cgroup / used).read_text()) - int(kinds[returned])
         except (OSError, KeyError, ValueError):
-            continue  # no container of this kind
+            continue  # no such cgroup, or no limit
         free = min(free, most - used_bytes)
     return max(0, free)
 
 
 FINGERPRINT, STATE, OPTIMIZER = "fingerprint.json", "state.json", "optimizer.pt"
-_BY_PRODUCTS = ("README.md",)  # what libraries write for a hub's visitors
+_BY_PRODUCTS = ("README.md",)  # model cards that libraries write
 
 
 def read_fingerprint(folder: Path) -> Any:
-    """Return the fingerprint of a checkpoint; None for one of the program before, which kept none."""
+    """Return the fingerprint of a checkpoint; None if an older version, which wrote none, made the checkpoint."""
     path = folder / FINGERPRINT
     return json.loads(path.read_bytes()) if path.exists() else None
 
@@ -182,12 +183,12 @@ def read_step(folder: Path) -> int:
 
 
 def read_state(folder: Path) -> Any:
-    """Return the state beside weights and optimiser. Raises TrainingRefused when it is missing."""
+    """Return the state of the loop (state.json). Raises TrainingRefused if it is missing."""
     return json.loads(_there(folder, STATE).read_bytes())
 
 
 class Weights:
-    """The weights of a checkpoint's whole model by their names, read as they are asked for."""
+    """The weights of a checkpoint of a whole model, read one by one by name."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors import safe_open
@@ -197,16 +198,16 @@ class Weights:
         self._places = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - it is no dict
 
     def read(self, name: str) -> Any:
-        """Return a weight on the processor. Raises TrainingRefused when it is missing."""
+        """Return a weight on the CPU. Raises TrainingRefused if it is missing."""
         if name not in self._places:
             raise TrainingRefused(f"the checkpoint in {self._folder} has no weight {name!r}: it is of another model")
         return self._places[name].get_tensor(name)
 
 
 def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
-    """Return the optimiser's state, on the processor; ``mapped``: read from the file as it is asked for.
+    """Return the optimiser state on the CPU; ``mapped``: memory-mapped, read on access.
 
-    Raises TrainingRefused when it is missing.
+    Raises TrainingRefused if it is missing.
     """
     return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
 
@@ -214,7 +215,7 @@ def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
 def write(
     folder: Path, model: Any, tokenizer: Any, saved: Saved, state: Mapping[str, Any], fingerprint: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint. ``model`` says what is saved: an adapter, or a whole model with its tokenizer."""
+    """Write a checkpoint: of an adapter, or of a whole model with its tokenizer (``model.adapter``)."""
     model.whole.save_pretrained(folder, state_dict=saved.weights)
     if not model.adapter:
         tokenizer.save_pretrained(folder)

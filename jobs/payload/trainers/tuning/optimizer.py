@@ -1,4 +1,4 @@
-"""What changes the weights: AdamW, its learning rate, and how gradients of all processes become one step."""
+"""The optimiser: AdamW, the learning-rate schedule, gradient reduction over the ranks, and sharding by FSDP2."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .options import by_layers, unshared
 
 
 class Optimizer:
-    """AdamW, whose weights and states are whole in each process, or shared out by FSDP2.
+    """AdamW on parameters and optimiser states that are replicated on each rank, or sharded by FSDP2.
 
-    ``averaged``: gradients of what is shared out are averaged over the processes, and its states are brought together
-    to be saved, for which all processes must ask.
+    ``averaged``: parameters are sharded, so that their gradients are averaged over the ranks rather than summed, and
+    saving gathers the states, a collective call on all ranks.
     """
 
     def __init__(self, options: argparse.Namespace, model: CausalLM, card: Device, group: Group) -> None:
@@ -36,13 +36,13 @@ class Optimizer:
         self._scaler = torch.amp.GradScaler("cuda", enabled=card.precision == "fp16")
 
     def backward(self, part: Any) -> None:
-        """Add the gradients of a part of a step's loss."""
+        """Accumulate the gradients of a micro-batch; ``part`` is its share of the step's loss."""
         self._scaler.scale(part).backward()
 
     def step(self, loss: Any, rate: float) -> tuple[float, float]:
-        """Change the weights at a learning rate; return the loss, summed over the processes, and the gradients' norm.
+        """Update the weights with a learning rate; return the loss summed over the ranks, and the gradient norm.
 
-        Where that is no number the weights stay as they are: one row that overflows must not end all of them.
+        If the norm is not finite the update is skipped: one row that overflows must not destroy the weights.
         """
         trained = self._model.trained
         self._group.sum_gradients(trained, loss)
@@ -52,7 +52,7 @@ class Optimizer:
             part["lr"] = rate
         norm = norm.full_tensor() if is_part(norm) else norm
         value, length = torch.stack([loss, norm.to(loss)]).tolist()
-        # The scaler of fp16 looks for itself, and lowers its scale.
+        # With fp16 the GradScaler detects overflow itself, skips the step and lowers its scale.
         if self._scaler.is_enabled() or math.isfinite(length):
             self._scaler.step(self._adamw)
         self._scaler.update()
@@ -60,18 +60,18 @@ class Optimizer:
         return value, length
 
     def as_it_lies(self) -> Saved:
-        """Return what is saved without copying it: to be written before the next step."""
+        """Return weights and optimiser state without a copy: valid until the next step changes them."""
         model = self._model
         weights = {name: part.detach() for name, part in model.named} if model.adapter else model.whole.state_dict()
         return Saved(dict(weights), self._adamw.state_dict())
 
     @property
     def scale(self) -> dict[str, Any]:
-        """What fp16 multiplies gradients by, as torch keeps it; empty for other numbers."""
+        """The state of the GradScaler; {} unless the precision is fp16."""
         return dict(self._scaler.state_dict())
 
     def restore(self, folder: Path, scale: dict[str, Any]) -> None:
-        """Take up a checkpoint's states."""
+        """Load the optimiser state of a checkpoint, and ``scale``, the GradScaler's; {} leaves that at its start."""
         if self._options.shared:
             self._adamw.load_state_dict(own_part(checkpoint.read_optimizer(folder, mapped=True), self._adamw))
         else:
@@ -81,7 +81,7 @@ class Optimizer:
 
 
 def make_adamw(options: argparse.Namespace, trained: list[Any], *, fused: bool) -> Any:
-    """Return AdamW over what is trained; decay spares vectors."""
+    """Return AdamW (8-bit if asked for); weight decay applies only to parameters of more than one dimension."""
     groups = [
         {"params": [part for part in trained if part.ndim > 1], "weight_decay": options.decay},
         {"params": [part for part in trained if part.ndim <= 1], "weight_decay": 0.0},
@@ -95,7 +95,7 @@ def make_adamw(options: argparse.Namespace, trained: list[Any], *, fused: bool) 
 
 
 def rate_at(options: argparse.Namespace, step: int, target: int) -> float:
-    """Return the share of the highest rate at a step: up in a line, then down in half a cosine, or level."""
+    """Return the factor on the peak learning rate at a step: linear warmup, then cosine decay to 0, or constant."""
     if step < options.warmup:
         return (step + 1) / float(options.warmup)
     if options.schedule == "constant":
@@ -104,26 +104,26 @@ def rate_at(options: argparse.Namespace, step: int, target: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-# Weights shared out over the processes by FSDP2: each keeps a part of all, and has a whole layer only to compute it.
-_HELD = 0.85  # of a device's memory; the rest is for activations, logits and what libraries take
-_COPIES = 1.25  # of the weights, while they are read
+# FSDP2: each rank keeps a shard of all parameters, and gathers a full layer only while it computes that layer.
+_HELD = 0.85  # share of device memory for weights and states; the rest is for activations, logits and libraries
+_COPIES = 1.25  # host memory that loading takes, as a multiple of the weights
 
 
 def is_shared(options: argparse.Namespace, source: str, card: Device, group: Group) -> bool:
-    """Whether weights are shared out: as told, else where what is kept of them does not fit one device of the group.
+    """Return whether to shard: as --shard says; if it does not, when weights and states do not fit one device.
 
-    Raises TooLargeForOneDevice where one process must have all devices instead.
+    Raises TooLargeForOneDevice if one process must use all devices instead, with the layers spread over them.
     """
     if group.size == 1 or options.shard == "off":
         return False
-    if by_layers(options):  # as it is remembered of this machine
+    if by_layers(options):  # a decision that was stored for this machine
         raise TooLargeForOneDevice
     if options.shard == "on":
         return True
     if unshared(options) or not card.accelerated:
         return False
     room = _HELD * torch.cuda.get_device_properties(card.device).total_memory
-    # Files of 16 bits a weight or more: by their size most models are known to fit, and nothing need be counted.
+    # Files hold at least 16 bits per weight, so that their size bounds the count: most models need no exact count.
     most = sum(path.stat().st_size for kind in ("safetensors", "bin") for path in Path(source).glob(f"*.{kind}")) // 2
     fits = most and kept_bytes(most, options, card.dtype.itemsize) <= room
     large = group.any(not fits and kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
@@ -134,7 +134,7 @@ def is_shared(options: argparse.Namespace, source: str, card: Device, group: Gro
 
 @functools.cache
 def parameters(source: str) -> int:
-    """Return how many weights a model has, by its configuration alone."""
+    """Return the number of parameters of a model, from its configuration (on the meta device)."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(source)
@@ -145,7 +145,10 @@ def parameters(source: str) -> int:
 
 
 def load_in_turn(make: Callable[[], CausalLM], weights: int, group: Group) -> CausalLM:
-    """Return what each process makes: of ``weights`` bytes, one process after the other where memory holds no more."""
+    """Return the model that ``make`` loads; one rank after the other if host memory cannot hold all copies.
+
+    ``weights`` is the size of one copy in bytes.
+    """
     in_turn = group.any(free_memory() < _COPIES * weights * group.size)[0]
     for _ in range(group.rank if in_turn else 0):
         group.wait()
@@ -156,10 +159,10 @@ def load_in_turn(make: Callable[[], CausalLM], weights: int, group: Group) -> Ca
 
 
 class Sharing:
-    """Shares models out over a group. Create it in all processes at the same time."""
+    """Shards models over a process group by FSDP2. The constructor is a collective call on all ranks."""
 
     def __init__(self, card: Device, group: Group) -> None:
-        """Raise TrainingRefused where torch is too old for it."""
+        """Create the device mesh. Raises TrainingRefused if torch is too old (before 2.8)."""
         from torch.distributed import fsdp
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -171,7 +174,7 @@ class Sharing:
         self._mesh = init_device_mesh("cuda" if card.accelerated else "cpu", (group.size,))
 
     def share_out(self, model: CausalLM) -> None:
-        """Let this process keep its part of a model, which lies in the machine's memory, on its device."""
+        """Shard a model from host memory: this rank keeps its shard on its device. An adapter stays replicated."""
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         everybodys = set(model.trained) if model.adapter else set()
@@ -179,7 +182,7 @@ class Sharing:
             part.data = part.data.to(self._device)
         for module in (*model.layers, model.root):
             fully_shard(module, mesh=self._mesh, reshard_after_forward=True, ignored_params=everybodys)
-        # The loss is no forward of any module; its beginning and end are those of the outermost.
+        # summed_loss is no module's forward: registered as one of the root, so that FSDP2's hooks run around it.
         model.root.summed_loss = model.compute
         register_fsdp_forward_method(model.root, "summed_loss")
         model.compute = model.root.summed_loss
@@ -187,7 +190,7 @@ class Sharing:
 
 
 def own_part(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """Return an optimiser's saved state, which is whole, with this process' parts of what is shared out."""
+    """Return a saved, unsharded optimiser state with this rank's shards of the states of sharded parameters."""
     from torch.distributed.tensor import distribute_tensor
 
     trained = [part for group in optimizer.param_groups for part in group["params"]]
