@@ -140,7 +140,7 @@ def test_a_refusal_whose_event_was_not_written_is_told_the_next_time(
     complaints = border.Complaints(world.ports)
     refused = [border.NotBelieved("ufm", "manifest", (Rejection("step", "not a number", "x"),))]
     with monkeypatch.context() as broken:
-        broken.setattr(border.events, "append", lambda *_, **__: 1 / 0)
+        broken.setattr(events, "append", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             complaints.tell(refused, {"ufm"}, world.ports.clock.now())
     complaints.tell(refused, {"ufm"}, world.ports.clock.now())

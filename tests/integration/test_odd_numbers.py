@@ -181,6 +181,11 @@ JOB: dict[str, Any] = {
     "evaluation": {"command": ["score"], "set": "/items.jsonl"},
     "gates": [{"metric": "loss", "kind": "better"}],
 }
+CANDIDATE: dict[str, Any] = {
+    **{name: value for name, value in JOB.items() if name not in {"stop", "evaluation", "gates"}},
+    "sweep": "lr",
+    "halving": {"metric": "loss", "budget": "4h", "candidates": 3, "rungs": [500, 1_500]},
+}
 
 
 @pytest.mark.parametrize("key", RANGES)
@@ -194,7 +199,7 @@ def test_a_number_of_a_job_is_planned_with_or_refused_by_name(
             jobs.add(tx, replace(SPEC, name=name), NOW)
     outer, _, inner = key.partition(".")
     for number, value in enumerate(ODD):
-        table = deepcopy(JOB)
+        table = deepcopy(CANDIDATE if outer == "halving" else JOB)
         odd = [1.0, value] if key == "device_speedup" else value
         table[outer] = table[outer] | {inner: odd} if inner else odd
         try:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 import torch
 import transformers
 

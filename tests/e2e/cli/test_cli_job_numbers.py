@@ -35,6 +35,14 @@ _WRITTEN = {
         f"stall.{name}": f"stall = {{{{ {name} = {{}} }}}}"
         for name in ("first_progress", "no_progress", "checkpoint", "loss_nan", "same_error")
     },
+    **{
+        f"halving.{name}": f'sweep = "lr"\nhalving = {{{{ metric = "loss", {rest}{name} = {{}} }}}}'
+        for name, rest in {
+            "budget": "candidates = 3, rungs = [10, 300], ",
+            "candidates": 'budget = "4h", rungs = [10, 300], ',
+            "factor": 'budget = "4h", candidates = 3, rungs = [10, 300], ',
+        }.items()
+    },
     "stop.value": 'stop = {{ metric = "loss", value = {} }}',
 }
 _NEVER = {
@@ -95,7 +103,7 @@ def test_no_absurd_number_is_added(schedctl: Schedctl, world: Database, home: Pa
 @pytest.mark.parametrize("key", RANGES)
 def test_what_is_out_of_range_says_the_range(schedctl: Schedctl, world: Database, home: Path, key: str) -> None:
     span = RANGES[key].unit == "seconds"
-    value = "101w" if span else "1e15" if not RANGES[key].whole else str(10**20)
+    value = "999w" if span else "1e15" if not RANGES[key].whole else str(10**20)
     found = schedctl("queue", "add", str(job_file(home, key, f'"{value}"' if "w" in value else value)))
     assert found.code == 3
     expected = "between 1970 and 3000" if key in {"not_before", "deadline"} else str(RANGES[key])

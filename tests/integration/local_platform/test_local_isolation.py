@@ -53,7 +53,7 @@ signal.pause()
 @pytest.fixture
 def told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Launches a session in a state folder full of canaries and returns what it could do, and the folder."""
-    monkeypatch.setattr(adapter, "obstacle", lambda: "")  # root's sessions have no view otherwise
+    monkeypatch.setattr(spawn, "obstacle", lambda: "")  # root's sessions have no view otherwise
     (machine.folder / "bundle" / "payload" / "agent.py").write_text(AGENT)
     home = machine.folder / "home"
     for place in ("home/credentials/TOKEN", "home/scheduler.db", "home/config.toml", "home/store/jobs/other/a"):
@@ -188,7 +188,7 @@ def test_doctor_says_whether_sessions_are_kept_from_files(monkeypatch: pytest.Mo
 def test_where_a_machine_hides_nothing_sessions_run_as_before(
     machine: Machine, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "obstacle", lambda: "unshare is refused here")
+    monkeypatch.setattr(spawn, "obstacle", lambda: "unshare is refused here")
     database = str(machine.folder / "home" / "scheduler.db")
     assert told(read=[database])[database] == CANARY
 
@@ -197,7 +197,7 @@ def test_where_a_machine_hides_nothing_sessions_run_as_before(
 def test_a_session_does_not_start_without_the_view_it_was_given(
     machine: Machine, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "view_of", lambda *_: f"hide {machine.state}\0read {'x' * 5000}\0")
+    monkeypatch.setattr(spawn, "view_of", lambda *_: f"hide {machine.state}\0read {'x' * 5000}\0")
     with pytest.raises(ValueError, match="Expecting value"):
         told()
     assert b"cannot start" in machine.output()
