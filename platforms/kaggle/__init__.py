@@ -1,1 +1,1 @@
-"""Kaggle: one private kernel for each launch, found again by its slug."""
+"""Kaggle: one private kernel per launch, identified by its slug."""

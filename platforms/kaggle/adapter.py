@@ -1,4 +1,4 @@
-"""The adapter: the platform port on top of Kaggle's calls and our own records; its rules are in docs/kaggle.md."""
+"""The Kaggle adapter, on top of Kaggle's API and our own records; docs/kaggle.md describes its rules."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _STORE = "store/"
 _PAGES_MAX = 100
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
-_ANSWER_CALLS = 4  # after its last byte an upload may be silent for as long as this many calls
+_ANSWER_CALLS = 4  # after its last byte an upload may wait for its answer this many call timeouts
 _WEEK_AND_SKEW_SECONDS = 8 * 86_400
 _CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # then the kernel is deleted; real seconds too
 
 
-# What a session left: names, sizes and contents are hostile until shown otherwise.
+# Output of a session: names, sizes and contents are untrusted until checked.
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What is taken from one session. ``seconds`` bounds the silence of one download, real."""
+    """Limits for the output of one session. ``seconds`` is the longest pause of a download, in real time."""
 
     files: int = 5_000
     file_bytes: int = 20 << 30
@@ -68,11 +68,11 @@ class Collector:
         self._total_bytes = 0
 
     def collect(self, slug: str, store: BlobStore, tell: Callable[[str], None]) -> None:
-        """Import everything that is ours to take; ``tell`` hears how far it has come.
+        """Import the output of the kernel ``slug`` into ``store``; call ``tell`` with a text that says the progress.
 
-        Blobs come first, then manifests, then reports: each may rely on the earlier ones. What comes
-        damaged is left, and what does not rely on it is taken. Raises Unreachable to be tried again, Refused when what
-        was left breaks a limit, StoreError, OSError.
+        Blobs are imported first, then manifests, then reports: each may refer to earlier ones. Damaged files are
+        skipped; files that do not depend on them are imported. Raises Unreachable if a retry may help, Refused if the
+        output exceeds a limit, StoreError, OSError.
         """
         wanted = self._wanted(slug)
         damaged: list[str] = []
@@ -80,7 +80,7 @@ class Collector:
             for number, (key, url) in enumerate(wanted):
                 tell(f"{number} of {len(wanted)} files are home, {self._total_bytes / 1e9:.2f} GB")
                 if damaged and self._intake.rank(key) == REPORTS:
-                    break  # last words are believed when all that they speak of is here
+                    break  # reports are valid only with all files that they refer to
                 if not self._take(key, url, Path(folder) / str(number), store):
                     damaged.append(key)
         if damaged:
@@ -111,7 +111,7 @@ class Collector:
         return [(key, result[key]) for key in self._intake.in_turn(result)]
 
     def _take(self, key: str, url: str, file: Path, store: BlobStore) -> bool:
-        """Take one file home; False when it came damaged."""
+        """Download one file into the store; return False if it is damaged."""
         rank = self._intake.rank(key)
         limit = self._caps.file_bytes if rank == 0 else self._caps.report_bytes
         if rank == 0 and store.size(key) is not None:
@@ -122,7 +122,7 @@ class Collector:
         except Denied as error:
             if isinstance(error, TooLarge):
                 raise Refused("kaggle", "collect", f"{key}: {error}", permanent=True) from None
-            # Signed addresses expire while a long list is worked off; the next try lists again.
+            # Signed addresses expire during a long download; the next attempt lists the files again.
             raise Unreachable("kaggle", "collect", f"{key}: {error}") from None
         self._total_bytes += file.stat().st_size
         sound = self._intake.is_sound(key, file) and (rank != MANIFESTS or has_components(key, file, store))
@@ -170,7 +170,7 @@ class KagglePlatform:
         )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """Push a kernel whose slug is the key; see Platform.launch. Prepares its datasets first, which takes time."""
+        """Push a kernel whose slug is the key; see Platform.launch. Uploads its datasets first, which may take long."""
         slug = self._slug(request.key)
         if slug is None:
             why = f"{request.key!r} cannot be a kernel's name"
@@ -192,7 +192,7 @@ class KagglePlatform:
                 packed = pack(request, self._context, self._inputs, self._settings, now, until)
                 owner = require_one_account(self._client, self._context)
             if stopwatch() > until + self._settings.call_seconds:
-                # Whoever waits for the answer may have given up, and taken the launch for lost.
+                # The caller may have timed out and recorded the launch as lost.
                 raise Refused("kaggle", "launch", "getting ready took too long", "What is ready is kept for the next")
             push = Push(
                 slug=slug,
@@ -218,11 +218,11 @@ class KagglePlatform:
             return self._push(self._records.write(intent), push, now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key; see Platform.find."""
+        """Return the sessions by key; see Platform.find."""
         result: dict[str, Observed] = {}
         with self._answering("find"):
             if not self._taken_back:
-                self._take_back()  # what a daemon that was killed left there, or Kaggle would not delete before
+                self._take_back()  # secrets that a killed daemon left, or that Kaggle did not delete before
             if not keys:
                 self._client.gpu_week()  # a call without keys checks that Kaggle answers
             for key in keys:
@@ -240,15 +240,15 @@ class KagglePlatform:
                     if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
                         self._take_back()
                 elif record is None:
-                    self._client.gpu_week()  # proves that we are let in: "denied" is no proof of absence without it
+                    self._client.gpu_week()  # proves access: without it "denied" does not prove absence
         return result
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Ask a session that can be asked; with ``force``, cancel by the id that it told, and later delete the kernel.
+        """Ask a session to stop; with ``force``, cancel it by the session ID in its log, and later delete the kernel.
 
-        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset.
-        Whoever calls repeats it until ``find`` shows the end: that a call was taken is no proof. Nothing is cancelled
-        or deleted unless Kaggle said just before that the session lives: what is over keeps its outputs.
+        A session with access to the artifact store is asked by the stop flag there, others by a dataset. The caller
+        repeats the call until ``find`` shows the end: an accepted call proves nothing. A session is cancelled or
+        deleted only if Kaggle just reported it as live, so that ended sessions keep their output.
         """
         slug = self._slug(key)
         if slug is None:
@@ -256,17 +256,17 @@ class KagglePlatform:
         with self._answering("stop"):
             record = self._records.read(key)
             if record is None or record.state in {"ended", "void"}:
-                self._client.gpu_week()  # nothing is left to end; the caller learns whether we are let in
+                self._client.gpu_week()  # nothing to stop; the call only proves access
                 return
             if not force:
-                # Put up the sign that a session of the relay looks for, once.
+                # Create, once, the dataset that a relay session polls as its stop flag.
                 if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
                     self._inputs.give_sign(record.key, now)
                     self._records.write(record.having(asked_at=now))
                 return
             if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
-            with suppress(Unreachable):  # what it printed is lost with its kernel, and tells its id
+            with suppress(Unreachable):  # the log is deleted with the kernel, and contains the session ID
                 self._tail.catch_up(record)
             session = self._observer.look(record, now)
             if session is None or session.state not in {SessionState.QUEUED, SessionState.RUNNING}:
@@ -274,14 +274,14 @@ class KagglePlatform:
             record = self._records.read(key) or record
             session_id = self._records.words(key).session_id if self._settings.force_stop == "cancel" else None
             if record.cancelled_at is None and session_id is not None:
-                self._client.cancel(session_id)  # whatever it answers: if the session goes on, the kernel is deleted
+                self._client.cancel(session_id)  # its answer is ignored: if the session goes on, the kernel is deleted
                 self._records.write(record.having(cancelled_at=now))
             else:
                 self._client.delete(slug)
                 self._records.write(record.having(deleted_at=now))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield the payload's output; see Platform.logs. A running session's is streamed again with each call."""
+        """Yield the payload's output; see Platform.logs. For a running session each call streams it from the start."""
         if self._slug(key) is None:
             return
         with self._answering("logs"):
@@ -290,7 +290,7 @@ class KagglePlatform:
                 yield from self._tail.read(record, offset, limit_bytes)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return Kaggle's books on GPU time of this week."""
+        """Return the GPU time of this week as Kaggle reports it."""
         with self._answering("read_quota"):
             require_one_account(self._client, self._context)
             week = self._client.gpu_week()
@@ -299,14 +299,14 @@ class KagglePlatform:
         return [week]
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Import what an ended session left in its working folder; see Platform.collect. Much takes many looks."""
+        """Import the output of an ended session; see Platform.collect. Large output takes several calls."""
         del now
         with self._answering("collect"):
             record = self._records.read(key) if self._slug(key) is not None else None
             if record is None or record.state != "ended" or record.collected or not record.relays:
                 return
             if record.detail == DELETED:
-                return  # nothing of it is left
+                return  # its output was deleted with the kernel
             collector = Collector(self._client, key, record.jobs, Caps())
             try:
                 self._tasks.run(
@@ -321,12 +321,12 @@ class KagglePlatform:
                 raise Unreachable("kaggle", "collect", str(error)) from error
 
     def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live kernels whose source names a launch of ours that ``our_keys`` does not; see Platform.orphans."""
+        """Return live kernels whose source names a launch that is not in ``our_keys``; see Platform.orphans."""
         with self._answering("orphans"):
             return find_orphans(self._client, self._settings.slug_prefix, our_keys, now)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Delete kernels and records of the sessions in ``over`` that are, then datasets that are not needed."""
+        """Delete kernels and records of the ended sessions in ``over``, then unused datasets; return the keys."""
         removed = []
         with self._answering("sweep"):
             self._client.gpu_week()
@@ -340,25 +340,25 @@ class KagglePlatform:
                     self._observer.look(record, now)
                     record = self._records.read(key) or record
                 except DamagedRecord:
-                    damaged = True  # what it needs cannot be told
+                    damaged = True  # its datasets are unknown
                     continue
                 if record.state in {"ended", "void"} and key in over:
                     self._client.delete(record.slug)
                     self._records.drop(key)
                     removed.append(key)
                 elif record.state == "void":
-                    self._client.delete(record.slug)  # should a push arrive after all
+                    self._client.delete(record.slug)  # in case a push arrives late
                 elif record.state in {"intent", "pushed"}:
                     in_use |= set(record.datasets)
             self._inputs.note_orphans(now)
             if not damaged:
                 self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
-            self._inputs.take_back(self._is_over)  # last, because it may fail: it is what tells of that
+            self._inputs.take_back(self._is_over)  # last, because it may fail; the error reports secrets that remain
         return removed
 
     @contextmanager
     def _giving_secrets(self, request: LaunchRequest) -> Iterator[None]:
-        """Leave no secrets on Kaggle when the launch comes to nothing; where it may have begun, its end tells."""
+        """Delete the secrets from Kaggle if the launch fails; if it may have started, they stay until its end."""
         try:
             yield
         finally:
@@ -366,14 +366,14 @@ class KagglePlatform:
                 self._take_back()
 
     def _take_back(self) -> None:
-        """Delete secrets of sessions that are over; what cannot be now is deleted with a later look."""
+        """Delete the secrets of ended sessions; failures are retried by later calls of find()."""
         self._taken_back = False
         with suppress(PlatformError, Denied, OSError):
             self._inputs.take_back(self._is_over)
             self._taken_back = True
 
     def _is_over(self, key: str) -> bool:
-        """Return whether a launch needs its secrets no more, or came to nothing."""
+        """Return whether a launch no longer needs its secrets because it ended or never started."""
         try:
             record = self._records.read(key)
         except DamagedRecord:
@@ -381,7 +381,7 @@ class KagglePlatform:
         return not self._records.is_held(key) if record is None else record.state in {"ended", "void"}
 
     def _push(self, intent: Record, push: Push, now: int) -> Observed:
-        """Push the kernel of an intent that is on disk. The caller holds the key."""
+        """Push the kernel of a recorded intent. The caller holds the lock of the key."""
         try:
             pushed = self._client.push(push, self._settings.push_seconds)
         except Denied as error:
@@ -411,9 +411,9 @@ class KagglePlatform:
         return self._observer.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
 
     def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
-        """End what runs and costs, and is not what was asked for. Raises Unreachable when it may still run."""
+        """End a kernel that differs from the requested one. Raises Unreachable if it may still run."""
         slug = pushed.slug or intent.slug
-        # A later version of our own name stays: what ran under that name before may be somebody's.
+        # A later version under our slug is not deleted: earlier versions may be somebody else's work.
         if (slug != intent.slug or pushed.version <= 1) and not self._client.delete(slug):
             raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
         detail = f"stopped at once: {why}"
@@ -421,7 +421,7 @@ class KagglePlatform:
         return self._observer.observed(self._records.write(ended), SessionState.ENDED)
 
     def _refusal(self, error: str, now: int) -> Refused:
-        """Return what an error text in a good answer means; the texts are those seen in the wild."""
+        """Return the refusal for an error text in a successful answer; the texts were observed on Kaggle."""
         error = error.strip().rstrip(".")
         words = error.lower()
         if "session count" in words:
@@ -436,7 +436,7 @@ class KagglePlatform:
         return Refused("kaggle", "launch", error, "See docs/kaggle.md", permanent=True)
 
     def _slug(self, key: str) -> str | None:
-        """Return the kernel's name of a key: one that comes back unchanged when Kaggle derives it from the title."""
+        """Return the slug of a key, one that Kaggle derives unchanged from the title; None if there is none."""
         slug = f"{self._settings.slug_prefix}{key}"
         return slug if key and _SLUG.fullmatch(slug) and len(slug) in _SLUG_LENGTHS else None
 
@@ -458,7 +458,7 @@ def _named(packed: Packed, kind: str) -> tuple[str, ...]:
 
 @contextmanager
 def _nothing_started() -> Iterator[None]:
-    """Turn "no answer" before a push into a refusal: whatever happened, no session did."""
+    """Translate Unreachable before a push into Refused, since no session can have started."""
     try:
         yield
     except Unreachable as error:

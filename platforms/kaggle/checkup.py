@@ -1,4 +1,4 @@
-"""A look at an account before anything depends on it: what `schedctl doctor kaggle` asks."""
+"""The checks of `schedctl doctor kaggle`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NO_ANSWER = "Try again; if it stays, look at the network from here and at statu
 def checks(
     settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. A check may raise PlatformError."""
     del probe
     chosen = read_settings(settings)
     try:
         client = open_account(chosen, environ)
     except Misconfigured as error:
-        return {"library": _library, "credentials": partial(_fail, error)}  # the rest cannot be asked without
+        return {"library": _library, "credentials": partial(_fail, error)}  # the other checks need it
     questions: dict[str, Callable[[], Checked]] = {
         "library": _library,
         "credentials": partial(_credentials, client),
@@ -42,7 +42,7 @@ def checks(
 
 
 def _answered(check: Callable[[], Checked]) -> Checked:
-    """Return what a check found; that Kaggle gave no answer, or said no, is found as well."""
+    """Return the result of a check; a missing answer or a denial from Kaggle is a result too."""
     try:
         return check()
     except Unreachable as error:
@@ -73,7 +73,7 @@ def _installed(distribution: str) -> str:
 
 def _credentials(client: KaggleClient) -> Checked:
     owner = client.owner()
-    client.gpu_week()  # proves that they are taken: a key's owner is known without asking
+    client.gpu_week()  # proves that Kaggle accepts them: the owner of a key is known without a call
     return Checked("ok", f"{owner}, by {client.wire.credentials.origin}")
 
 

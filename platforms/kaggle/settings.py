@@ -1,4 +1,4 @@
-"""What a pool may set for this platform."""
+"""The settings of a Kaggle pool, and its credentials."""
 
 from __future__ import annotations
 
@@ -132,13 +132,13 @@ class KaggleSettings:
     idle_seconds: Annotated[float, Written("idle_milliseconds", 0.001, least=1)] = 2.0
 
     def relays(self, store_kind: str) -> bool:
-        """Return whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
+        """Return whether sessions cannot reach an artifact store of this kind directly; "" means no store."""
         out_of_reach = store_kind == "directory" or not self.internet
         return bool(store_kind) and (self.checkpoints == "relay" or (self.checkpoints == "auto" and out_of_reach))
 
 
 def secret_way(settings: Mapping[str, str]) -> SecretWay:
-    """Return how sessions get secrets, which is off unless somebody chose. Raises Misconfigured."""
+    """Return how sessions get secrets; the default is not at all. Raises Misconfigured."""
     match read_settings(settings).secrets:
         case "dataset":
             return SecretWay("given")

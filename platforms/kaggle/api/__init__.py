@@ -1,1 +1,1 @@
-"""Kaggle's calls, with plain values in and out."""
+"""A client of Kaggle's API, with plain values as arguments and results."""

@@ -1,4 +1,4 @@
-"""An account: credentials, the wire and the client of one pool, put together."""
+"""The account of a pool: builds its client from credentials and settings, and records the account's name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REMEDY = "Give all Kaggle pools credentials of one account, or disable the other
 
 
 def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> KagglePublished:
-    """Return what the account of a pool with these settings may see. Raises Misconfigured, ImportError."""
+    """Return the published models and datasets that a pool's account can access. Raises Misconfigured, ImportError."""
     return open_account(read_settings(settings), environ).published
 
 
 def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> KaggleClient:
-    """Return Kaggle as the account of a pool sees it, without asking Kaggle. Raises Misconfigured, ImportError."""
+    """Return the client for a pool's account; makes no call. Raises Misconfigured, ImportError."""
     import_library()
     from kagglesdk.kaggle_env import get_env
 
@@ -38,10 +38,10 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Kaggle
     return KaggleClient(wire, settings.tries, settings.pause_seconds)
 
 
-# The account of a pool, kept between daemons, because two accounts of one owner are refused.
+# The account name of a pool is stored on disk, because two accounts of one owner are rejected across all pools.
 #
-# A legacy key names its account. Of an access token only Kaggle tells it, so the answer is kept in the pool's folder,
-# beside a digest of the token that it belongs to.
+# A legacy key contains its account name. For an access token only Kaggle knows it: the answer is stored in the pool's
+# folder with a digest of the token.
 @dataclass(frozen=True, slots=True)
 class _Kept:
     username: str
@@ -49,7 +49,7 @@ class _Kept:
 
 
 def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Return the account of a pool without asking Kaggle; "" while it is not known. Raises Misconfigured."""
+    """Return the account name of a pool without a call to Kaggle; "" if it is unknown. Raises Misconfigured."""
     credentials = read_credentials(settings.get("credentials", ""), environ)
     if credentials.username:
         return credentials.username
@@ -61,14 +61,14 @@ def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_
 
 
 def require_one_account(client: KaggleClient, context: PlatformContext) -> str:
-    """Return the account's name as Kaggle tells it, and keep it.
+    """Query the account's name from Kaggle, store and return it.
 
-    Raises Misconfigured when another pool is of another account, and Unreachable.
+    Raises Misconfigured if another pool uses another account, Unreachable.
     """
     name, credentials = client.owner(), client.wire.credentials
     if not credentials.username:
         kept = _Kept(name, _digest(credentials))
-        write_whole(context.state_folder / _FILE, json.dumps(asdict(kept)))  # before the comparison: others see it
+        write_whole(context.state_folder / _FILE, json.dumps(asdict(kept)))  # before the comparison: others read it
     for pool, other in context.accounts().items():
         if other.lower() != name.lower():
             why = f"this pool is of the account {name}, and the pool {pool} is of the account {other}"

@@ -1,1 +1,1 @@
-"""What Kaggle is given for a launch: code, data and the program that starts it."""
+"""The inputs of a launch on Kaggle: code, data and the program that starts it."""

@@ -1,1 +1,1 @@
-"""What Kaggle shows of a launch and what it leaves: records, output, files."""
+"""The state and the results of a launch on Kaggle: records, output, files."""
