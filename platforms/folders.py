@@ -18,8 +18,8 @@ from platforms.record_file import DamagedRecord, unclear
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 _LOCK = ".lock"
-_NEW = ".new-"  # a folder in the making
-_REMOVED = ".gone-"  # a folder in removal
+_NEW = ".new-"  # a folder that is being created
+_REMOVED = ".gone-"  # a folder that is being removed
 _LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
 _PAUSE_SECONDS = 0.02
@@ -31,7 +31,7 @@ def is_folder_name(key: str) -> bool:
 
 
 def is_live(session: Observed) -> bool:
-    """Return whether a session waits, runs, or may run for all that is known."""
+    """Return whether a session waits or runs, or its state is unclear."""
     return session.state not in {SessionState.ENDED, SessionState.ABSENT}
 
 
@@ -42,7 +42,7 @@ class Folders:
     """
 
     def __init__(self, platform: str, root: Path) -> None:
-        """Raises Misconfigured when ``root`` cannot be written to."""
+        """Raises Misconfigured if ``root`` is not writable."""
         self.root = root
         self._platform = platform
         try:
@@ -52,22 +52,22 @@ class Folders:
             raise Misconfigured(platform, "load", str(error), "It needs a state folder it may write to") from error
 
     def keys(self) -> set[str]:
-        """Return the launch keys of all sessions that are kept."""
+        """Return the launch keys of all sessions with a folder."""
         return {entry.name for entry in os.scandir(self.root) if is_folder_name(entry.name)}
 
     def files(self, key: str) -> set[str]:
-        """Return the names of what is in a session's folder; none when there is no such folder."""
+        """Return the names of the entries of a session's folder; none if there is no folder."""
         try:
             return {entry.name for entry in os.scandir(self.root / key)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
 
     def stand(self) -> None:
-        """Raise OSError when the root is gone: an unmounted disk must not look like an empty one."""
+        """Raise OSError if the root is missing: an unmounted disk must not look like an empty one."""
         (self.root / _LOCK).stat()
 
     def observed(self, keys: Iterable[str], observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
-        """Return what ``observe`` says of each session that there is; one whose own records are damaged is UNCLEAR."""
+        """Return the sessions that ``observe`` finds, by key; a session with a damaged record is UNCLEAR."""
         self.stand()
         result = {}
         for key in filter(is_folder_name, keys):
@@ -80,19 +80,19 @@ class Folders:
         return result
 
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
-        """Return the sessions that hold a lane: those that wait, run, or may run for all that their records say."""
+        """Return the sessions that occupy the pool: those that wait or run, or whose state is unclear."""
         sessions = self.observed(self.keys(), observe)
         return {key: one for key, one in sessions.items() if is_live(one)}
 
     def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
-        """Return those of ``keys`` whose folders are kept though their sessions ended or never started, sorted."""
+        """Return, sorted, those of ``keys`` that have a folder and whose sessions ended or never started."""
         sessions = self.observed(sorted(self.keys() & set(keys)), observe)
         return [key for key, one in sessions.items() if not is_live(one)]
 
     def make(self, key: str, fill: Callable[[Path], object]) -> None:
-        """Let a session's folder appear as ``fill`` fills it, or not at all. The caller holds the lock."""
+        """Create a session's folder atomically, with the content that ``fill`` writes. The caller holds the lock."""
         making = self.fresh(key)
-        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died in this very place
+        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died during make()
         making.mkdir(mode=0o700)
         try:
             fill(making)
@@ -102,43 +102,43 @@ class Folders:
             raise
 
     def fresh(self, name: str) -> Path:
-        """Return where something is made that ``remove`` takes away when its maker has died."""
+        """Return the path for a folder that is being created; ``remove`` deletes it if its creator died."""
         return self.root / f"{_NEW}{name}"
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Let folders vanish at once, with all that was left in the making. The caller holds the lock."""
+        """Remove folders atomically, by renaming, and all unfinished ones. The caller holds the lock."""
         for name in [*keys, *(path.name for path in self.root.glob(f"{_NEW}*"))]:
             (self.root / name).rename(self.root / f"{_REMOVED}{name.lstrip('.')}.{os.urandom(4).hex()}")
 
     def clear(self) -> None:
-        """Free the disk of what was removed, which may take a while and needs no lock."""
+        """Delete removed folders from the disk; this may take a while and needs no lock."""
         for leftover in self.root.glob(f"{_REMOVED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def read(self, key: str, name: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
+        """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing if there is none."""
         self.stand()
         yield from read_part(self.root, f"{key}/{name}", offset, limit_bytes)
 
     @contextmanager
     def lock(self, patience_seconds: float = _LOCK_PATIENCE_SECONDS) -> Iterator[None]:
-        """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
+        """Lock the pool against other threads and daemons while sessions are counted. Raises TimeoutError."""
         with (self.root / _LOCK).open("rb") as handle:
             take(handle, patience_seconds)
             yield
 
     @contextmanager
     def answering(self, action: str) -> Iterator[None]:
-        """Turn what the disk and damaged records raise into Unreachable: nothing is known then."""
+        """Translate errors of the disk and of damaged records into Unreachable: the state is unknown."""
         try:
             yield
         except (OSError, ValueError) as error:
             raise Unreachable(self._platform, action, str(error), f"Check {self.root}") from error
 
 
-# A lock between processes on an open file, waited for only so long: its holder may hang.
+# A lock between processes on an open file, with a timeout, because its holder may hang.
 def take(handle: IO[bytes], patience_seconds: float) -> None:
-    """Take a file's exclusive lock; closing the file gives it back. Raises TimeoutError when somebody else keeps it."""
+    """Lock a file exclusively; closing the file releases the lock. Raises TimeoutError."""
     pause = threading.Event()
     for _ in range(max(1, round(patience_seconds / _PAUSE_SECONDS))):
         if take_at_once(handle):
@@ -148,7 +148,7 @@ def take(handle: IO[bytes], patience_seconds: float) -> None:
 
 
 def take_at_once(handle: IO[bytes]) -> bool:
-    """Take a file's exclusive lock if it is free; return whether this call took it."""
+    """Lock a file exclusively if it is free; return whether this call locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

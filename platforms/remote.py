@@ -1,7 +1,7 @@
-"""Remote sessions: what adapters share that remember each launch in a folder and look the rest up by its key.
+"""Base of adapters that keep the records of each launch in a folder and query the rest from the platform by key.
 
-What this side must remember lies in the pool's state folder, a folder for each key, as files that appear whole: that a
-session was ordered, written before anything is asked for; since when it runs; how it ended, as first reported.
+The pool's state folder has a folder per key, with files that are written atomically: the order, written before any
+request; the start of the session; how it ended, as first reported.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ORDER, STARTED, END, OUTPUT = "order.json", "started.json", "end.json", "output.
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """What was ordered, in scheduled UTC seconds.
+    """A launch as requested, in scheduled UTC seconds.
 
-    ``start_by``, where it counts, is in real ones: what starts later leaves. ``length`` is how long it may run at
-    most; 0 where nothing but the deadline bounds it.
+    ``start_by`` is in real UTC seconds: a session that starts later exits; 0 if unused. ``length`` is the longest run
+    in seconds; 0 if only the deadline limits it.
     """
 
     at: int
@@ -39,7 +39,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """When a session was first seen to run, by the clock of its adapter, and as which job there, if it tells."""
+    """When a session was first seen running, by the clock of its adapter, and the ID of its job, 0 if unknown."""
 
     at: int
     job: int = 0
@@ -47,9 +47,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
+    """How a session ended, in scheduled UTC seconds; ``started`` is None if it never started.
 
-    ``price`` is what an hour of it cost in microdollars; None if it is unknown. ``taken``: the platform took it away.
+    ``price`` is microdollars per hour, None if unknown. ``told`` and ``taken`` are those of Observed.
     """
 
     started: int | None
@@ -64,14 +64,14 @@ _Record = TypeVar("_Record", Ordered, Started, Ended)
 
 
 class Records:
-    """The records in the folders of one pool. All raise OSError, reading also DamagedRecord."""
+    """The records in the folders of one pool. All methods raise OSError, those that read also DamagedRecord."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self._record_of: dict[tuple[str, str], Ordered | Started | Ended] = {}  # no record changes once it is there
+        self._record_of: dict[tuple[str, str], Ordered | Started | Ended] = {}  # cache: no record ever changes
 
     def order(self, key: str, order: Ordered) -> None:
-        """Make the folder of a session. The caller holds the lock."""
+        """Create the folder of a session with its order. The caller holds the lock."""
 
         def fill(folder: Path) -> None:
             (folder / ORDER).write_text(json.dumps(asdict(order)))
@@ -79,25 +79,25 @@ class Records:
         self._folders.make(key, fill)
 
     def ordered(self, key: str) -> Ordered:
-        """Return what was ordered."""
+        """Return the order of a session."""
         return self._read(key, ORDER, Ordered)
 
     def start(self, key: str, at: int, job: int = 0) -> Started:
-        """Write down since when a session runs, unless that is known; return what is."""
+        """Record the start of a session unless there is a record; return the record."""
         publish(str(self._folders.root / key), STARTED, json.dumps(asdict(Started(at, job))))
         return self.started(key)
 
     def started(self, key: str) -> Started:
-        """Return since when a session runs."""
+        """Return the recorded start of a session."""
         return self._read(key, STARTED, Started)
 
     def end(self, key: str, end: Ended) -> Observed:
-        """Write down how a session ended, unless that is known; return how it was first told."""
+        """Record the end of a session unless there is a record; return the session by the record."""
         publish(str(self._folders.root / key), END, json.dumps(asdict(end)))
         return self.ended(key)
 
     def ended(self, key: str) -> Observed:
-        """Return how a session ended."""
+        """Return a session by the record of its end: ENDED, or ABSENT if it never started."""
         end = self._read(key, END, Ended)
         if end.started is None:
             return Observed(key, SessionState.ABSENT, "", detail=end.detail)
@@ -107,13 +107,13 @@ class Records:
         )  # fmt: skip
 
     def keep_output(self, key: str, output: bytes) -> None:
-        """Keep what a session has printed so far; it only grows."""
+        """Store the output of a session so far; shorter output never replaces longer."""
         kept = self._folders.root / key / OUTPUT
         if output and not (kept.exists() and kept.stat().st_size > len(output)):
             write_whole(kept, output)
 
     def forget(self, keys: Collection[str]) -> None:
-        """Let go of what is remembered of sessions whose folders are gone."""
+        """Drop the cached records of sessions whose folders were removed."""
         self._record_of = {place: record for place, record in self._record_of.items() if place[0] not in keys}
 
     def _read(self, key: str, name: str, kind: type[_Record]) -> _Record:
@@ -141,9 +141,9 @@ class RemoteSessions(Platform):
         return payload_of(self._platform, request, self._context)
 
     def _standing(self, request: LaunchRequest, sessions: Mapping[str, Observed], now: int) -> Observed | None:
-        """Return the session of a launch when it is among those that were ``sessions``.
+        """Return the session of a launch if it is among ``sessions``, None if it may be started.
 
-        Raises Refused when it is not, and there is no room for it; Unreachable when it cannot be known.
+        Raises Refused if it does not exist and the pool is full or its deadline has passed, Unreachable if unclear.
         """
         if (observed := sessions.get(request.key)) is not None:
             if observed.state is SessionState.UNCLEAR:
@@ -165,7 +165,7 @@ class RemoteSessions(Platform):
 
 
 def payload_of(platform: str, request: LaunchRequest, context: PlatformContext) -> Path:
-    """Return the folder of the payload that a launch runs. Raises Misconfigured when it is none."""
+    """Return the folder of a launch's payload. Raises Misconfigured if it has no agent.py."""
     payload = Path(request.bundle or context.bundle).absolute() / "payload"
     if not (payload / "agent.py").is_file():
         raise Misconfigured(platform, "launch", f"there is no agent in {payload}", "Check the bundle folder")
