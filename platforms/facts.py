@@ -1,6 +1,6 @@
-"""Facts: what an account showed of a pool, with source and date; they hold where the pool's settings say nothing.
+"""Facts: values for a pool's settings that were observed in its account; explicit settings have priority.
 
-A fact is a ``value`` for a setting by name, what was ``assumed`` before, and its ``source``.
+A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``source``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Facts = dict[str, dict[str, int | str]]
 
 
 def read_facts(state_dir: Path) -> dict[str, Facts]:
-    """Return the facts by pool; none when they cannot be read, for settings and defaults do without."""
+    """Return the facts by pool; {} if they cannot be read, as settings and defaults suffice."""
     try:
         return read_record(state_dir, FACTS, dict[str, Facts]) or {}
     except (DamagedRecord, OSError):
@@ -28,7 +28,7 @@ def read_facts(state_dir: Path) -> dict[str, Facts]:
 
 
 def with_facts(pool: Pool, facts: Facts, written: Mapping[str, Any]) -> Pool:
-    """Return a pool with the facts of which its table, as ``written`` in the settings, says nothing."""
+    """Return a pool with the facts for settings and options that its table ``written`` does not set."""
     options = {name.removeprefix(OPTION): str(fact["value"]) for name, fact in facts.items() if name.startswith(OPTION)}
     fields: dict[str, Any] = {
         name: fact["value"] for name, fact in facts.items() if hasattr(pool, name) and key_of(name) not in written

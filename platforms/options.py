@@ -1,7 +1,7 @@
-"""Options that adapters declare as dataclasses: of pools, of targets, of the artifact store. One reader holds them all.
+"""Parse and validate options that adapters declare as dataclasses: of pools, targets and the artifact store.
 
-A field's name is the option's, its default the option's; one without a default must be written.
-Whole numbers are at least zero, lists are separated by commas. ``Written`` says what a type cannot.
+Name and default of a field are those of the option; a field without a default is required. Whole numbers must be at
+least 0, lists are separated by commas. ``Written`` adds rules that a type cannot express.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from platforms.base import Misconfigured
 from platforms.image import OPTIONS, image_of
 
 _Options = TypeVar("_Options")
-_Refuse = Callable[[str, str], Exception]  # of why, and the remedy
-_ANYWHERE = OPTIONS | {"expected_device"}  # of any pool; read by the daemon itself
+_Refuse = Callable[[str, str], Exception]  # (why, remedy) -> error
+_ANYWHERE = OPTIONS | {"expected_device"}  # options of any pool, read by the daemon itself
 _SHOWN_CHARACTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How an option is written: as ``name``, where that is not the field's, in units that are so many of the field's.
+    """Rules for an option's text.
 
-    Numbers below ``least`` count as that. With ``most`` it is a duration of so many seconds at most, like ``90s``. A
-    text is of a ``form``. Of ``words``, the first of two says yes.
+    ``name`` is the option's name if it differs from the field's. A number is multiplied by ``units``; numbers below
+    ``least`` are raised to it. With ``most`` the option is a duration, like ``90s``, of at most so many seconds. A text
+    must match ``form`` or be one of ``words``, of which the first means True for a bool.
     """
 
     name: str = ""
@@ -44,19 +45,19 @@ YES = Written(words=("yes", "no"), remedy="Write yes or no")
 
 
 class Declared(NamedTuple):
-    """A declared option: its field, its name, its type, its default, and how it is written."""
+    """A declared option: its field, name, type and default, and the rules for its text."""
 
     field: str
     name: str
     kind: Any
-    default: Any  # MISSING: it must be written
+    default: Any  # MISSING: the option is required
     how: Written
 
 
 def read_options(
     platform: str, kind: type[_Options], options: Mapping[str, str], error: type[Misconfigured] = Misconfigured
 ) -> _Options:
-    """Return the options of a pool as ``kind`` declares them. Raises Misconfigured, or the kind of it that is given."""
+    """Parse the options of a pool as ``kind`` declares them. Raises ``error``, a subclass of Misconfigured."""
     image_of(platform, options)
     return read_declared(kind, options, partial(error, platform, "load"), f"docs/{platform}.md", _ANYWHERE)
 
@@ -64,7 +65,7 @@ def read_options(
 def read_declared(
     kind: type[_Options], options: Mapping[str, str], refuse: _Refuse, page: str, others: frozenset[str] = frozenset()
 ) -> _Options:
-    """Return options as ``kind`` declares them; ``others`` may be written too. Raises what ``refuse`` returns."""
+    """Parse options as ``kind`` declares them; ignore those in ``others``. Raises what ``refuse`` returns."""
     declaration: Any = kind
     declared = declared_options(declaration)
     names = others.union(each.name for each in declared)
@@ -78,7 +79,7 @@ def read_declared(
 
 @cache
 def declared_options(kind: Any) -> tuple[Declared, ...]:
-    """Return the fields of a dataclass; to look at its types takes longer than to read what was written."""
+    """Return the options that a dataclass declares; cached, as resolving its types is slower than parsing."""
     plain, hints = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     options = []
     for field in fields(kind):

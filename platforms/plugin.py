@@ -1,11 +1,11 @@
-"""Plug-ins: platforms that other packages bring, by entry points of the group ``uff_scheduler.platforms``.
+"""Plug-ins: platforms from other packages, by entry points of the group ``uff_scheduler.platforms``.
 
 ::
 
     [project.entry-points."uff_scheduler.platforms"]
     myplace = "my_package:PLUGIN"
 
-A package is imported only when a pool is of its platform.
+A package is imported only if a pool uses its platform.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTRACT = 1
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of all pools of a platform before their adapters are made.
+    """Properties of a platform that are known before an adapter is created.
 
     ``extra`` is the extra of ours that it needs. ``image_python`` is the Python of its images, empty where it differs.
     ``runs_here``: sessions run in the interpreter of the daemon, as they do where the option ``emulated_by`` is set.
@@ -67,13 +67,13 @@ class Plugin:
 
 
 def traits(platform: str) -> Traits:
-    """Return what is known of the pools of a platform; nothing of those that packages bring."""
+    """Return the traits of a platform; the defaults for platforms of other packages."""
     return _SHIPPED.get(platform, Traits())
 
 
 @cache
 def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Return what installed packages offer, by the platform's name; nothing of them is imported."""
+    """Return the entry points of installed packages by platform name, without importing the packages."""
     from importlib.metadata import entry_points
 
     result: dict[str, tuple[EntryPoint, ...]] = {}
@@ -84,7 +84,7 @@ def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def find(platform: str) -> Plugin | None:
-    """Return the plug-in of a platform, None when no package offers one. Raises Misconfigured for one of no use."""
+    """Load the plug-in of a platform, None if no package has one. Raises Misconfigured if it is not usable."""
     points = offered().get(platform, ())
     if not points:
         return None
