@@ -1,4 +1,4 @@
-"""The loop: steps of the optimiser, between which it reports, saves and stops."""
+"""The training loop: optimiser steps with gradient accumulation, reports of metrics, checkpoints and stopping."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from .rows import RowOrder, Rows, draw_seed
 from .start import Start
 from .zero import Zero
 
-# The first three steps of a session, which show before hours are spent how all others will be.
+# Memory, speed and loss of a session's first three steps are reported, as they show early what the others will be.
 FIRST_STEPS = 3
 _GIB = 1 << 30
 
 
 class FirstSteps:
-    """Counts them. ``tokens`` a step has, and ``whole`` is called once they have passed."""
+    """Measures the first steps of a session. ``tokens`` is the number per step, padding included."""
 
     def __init__(self, card: Device, tokens: int, whole: Callable[[str], None]) -> None:
-        """``whole`` gets what they were, in words."""
+        """``whole`` is called once, after the last of these steps, with a text of peak memory, speed and loss."""
         self._card, self._tokens, self._whole = card, tokens, whole
         self._seconds: list[float] = []
 
     def passed(self, loss: float, seconds: float) -> bool:
-        """Note a step; return whether its loss must be told at once, since it is no number."""
+        """Record a step; return True if it is one of the first and its loss, not finite, must be reported at once."""
         if len(self._seconds) == FIRST_STEPS:
             return False
         self._seconds.append(seconds)
@@ -53,17 +53,17 @@ class FirstSteps:
         if self._card.accelerated:
             peak = torch.cuda.max_memory_reserved() / _GIB
             memory = f"{peak:.1f} of {torch.cuda.get_device_properties().total_memory / _GIB:.1f} GiB at most, "
-        # The first of them compiles, and makes the optimiser's state.
+        # The first step is left out: it compiles, and creates the optimiser state.
         speed = self._tokens * (FIRST_STEPS - 1) / sum(self._seconds[1:])
         return f"{FIRST_STEPS} steps of {self._tokens:,} tokens passed: {memory}{speed:,.0f} tokens/s, loss {loss:.4f}"
 
 
-_WARMING = 3  # steps of a session that are no measure of its speed
-_RECENT = 100  # steps that tell of the present
+_WARMING = 3  # warm-up steps of a session, left out of its speed
+_RECENT = 100  # window of the reported speed, in steps
 
 
 class LoopWork(NamedTuple):
-    """What is trained on what: ``rows_at_once`` on a device, ``held_out`` never."""
+    """The model and data of a loop: ``rows_at_once`` is the micro-batch per device, ``held_out`` for evaluation."""
 
     model: CausalLM
     tokenizer: Any
@@ -76,7 +76,7 @@ class LoopWork(NamedTuple):
 
 
 class Loop:
-    """A training from its first or a restored step to its target, or until it is asked to stop."""
+    """A training from step 0 or a restored step to the target step, or until a stop is requested."""
 
     def __init__(
         self, options: argparse.Namespace, training: Training, group: Group, card: Device, work: LoopWork, start: Start
@@ -92,18 +92,18 @@ class Loop:
         self._snapshot = StateSnapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
         self._divergence = Divergence(len(work.tokenizer))
-        self._window = [0.0, 0]  # losses since the last report: their sum and number
+        self._window = [0.0, 0]  # losses since the last report: sum, count
         self._last_loss: float | None = None
         self._start_loss: float | None = None
         self._resumptions: list[dict[str, Any]] = []
         self._tokens = options.batch * options.accumulate * options.length  # of a step, padding included
         self._seconds: list[float] = []
-        self._padding = 0.0  # share of the last step's tokens that nothing is learned from
+        self._padding = 0.0  # share of the last step's tokens without a target
         self._norm = 0.0
-        self._began, self._blocked = perf_counter(), 0.0  # instant, and seconds since in which a save kept all waiting
+        self._began, self._blocked = perf_counter(), 0.0  # start, and seconds that saves blocked since
 
     def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
-        """Take up all but the weights from a checkpoint. Without ``optimizer`` that starts empty at the same step."""
+        """Restore all but the weights from a checkpoint. Without ``optimizer``: step only, fresh optimiser."""
         self.step = checkpoint.read_step(folder)
         self._resumptions = [{"step": self.step, **resumption}]
         if not optimizer:
@@ -114,7 +114,7 @@ class Loop:
         self._resumptions = [*state["resumptions"], *self._resumptions]
 
     def run(self) -> None:
-        """Train. Whether to save or to stop is decided by all processes together, between the same two steps."""
+        """Train. All ranks decide together whether to save or stop, so that they do it after the same step."""
         if self._training.parent_dir is not None and len(self._work.held_out):
             self._start_loss = self.held_out_loss()
         self._report(self.step)
@@ -138,7 +138,7 @@ class Loop:
         start = self._group.rank * share
         loss = torch.zeros((), device=self._card.device)
         batches = range(start, start + share, self._work.rows_at_once)
-        # Where layers lie on several devices, each has a batch to compute while the others compute theirs.
+        # Layers spread over devices: as many micro-batches as devices are in flight, so that no device idles.
         for beginning in range(0, len(batches), self._options.spread):
             parts = []
             for first in batches[beginning : beginning + self._options.spread]:
@@ -146,7 +146,7 @@ class Loop:
                 some = indexes[first : first + self._work.rows_at_once]
                 parts.append(self._loss(self._work.rows, some) / targets)
             for part in parts:
-                # Gradients of what is shared out are averaged over the processes, and a step's is their sum.
+                # FSDP2 averages gradients over the ranks; times their number gives the sum that a step needs.
                 self._optimizer.backward(part * self._group.size if self._optimizer.averaged else part)
                 loss += part.detach()
         rate = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
@@ -167,9 +167,9 @@ class Loop:
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
         pixels = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.images.items()}
-        if self._options.apart:  # also for a row of one document: else the layers would be compiled twice
+        if self._options.apart:  # also with one document per row: else layers compile twice
             pixels["document_ends"] = document_ends(batch.positions, self._card.device)
-        # Where each row has one document no mask is needed, and the quickest attention takes none.
+        # With one document per row no mask is needed, and the fastest attention kernels accept none.
         ends = documents if rows.is_shared and not self._options.apart else None
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
@@ -190,7 +190,7 @@ class Loop:
         say(f"step {self.step} loss {mean:.4f} norm {self._norm:.3f} {self._seconds[-1]:.3f} s")
 
     def _telemetry(self) -> dict[str, float]:
-        """Return what steps take, by the last of them, without those in which the session warmed up."""
+        """Return speed (of recent steps, without warm-up), padding, gradient norm and peak GPU memory, by metric."""
         values: dict[str, float] = {"padding": self._padding}
         if recent := self._seconds[_WARMING:][-_RECENT:]:
             values["tokens_per_second"] = self._tokens / statistics.median(recent)
@@ -207,13 +207,13 @@ class Loop:
             self._training.progress(step, **values)
 
     def _save(self, *, last: bool) -> None:
-        """Save from the first process; the others wait for it before their next step, or bring it what they have.
+        """Save a checkpoint from rank 0; the other ranks wait before their next step, or take part in gathering shards.
 
-        What is big is copied and written in the background, but not the last one, after which nothing is to be done.
+        Large states are copied and written in the background, but not the last one, after which there are no steps.
         """
         self._training.should_save = False
         if self._group.first:
-            self._training.wait()  # one that is being written comes first: it may be the last that time is left for
+            self._training.wait()  # finish a background save first: it may be the last that there is time for
             self._training.begin_saving(self.step)
         elif not self._options.shared:
             return
@@ -256,7 +256,7 @@ class Loop:
         return metrics
 
     def held_out_loss(self) -> float:
-        """Return the mean loss, in nats a token, on rows that are never trained on; the model stays unchanged."""
+        """Return the mean loss in nats per token on the held-out rows; weights are not changed."""
         rows, total = self._work.held_out, 0.0
         self._work.model.whole.eval()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""One process of a training, from the command line to the end of its loop."""
+"""Setup of one process (rank) of a training: device, data, fingerprint, model, and then the loop."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ HELD_OUT_ROWS = 32
 
 
 def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, start: Start) -> None:
-    """Train until the target step, or until asked to stop. Raises TrainingRefused and UnreadableData."""
+    """Train until the target step, or until a stop is requested. Raises TrainingRefused and UnreadableData."""
     torch.use_deterministic_algorithms(options.deterministic)
-    # It would also fill all memory that is asked for, to show who reads it before it is written. Nobody does, and it
-    # takes 1 to 3 % of the time.
+    # Deterministic mode would also fill uninitialised memory, to reveal reads before writes. No code here does that,
+    # and filling takes 1 to 3 % of the time.
     torch.utils.deterministic.fill_uninitialized_memory = False
     card = find_card(local_rank, options.precision)
     group = Group(card.device, alone=bool(options.zero))
     _train(options, training, group, card, no_corpus, start)
-    group.leave()  # not after a fault: it would wait for the others, which wait for this process
+    group.leave()  # not after an error: it would deadlock with the other ranks
 
 
 def _train(
@@ -80,7 +80,7 @@ def _train(
     accepted = options.accept_inexact or fingerprint.changed_alone(before, now, options.changed)
     resumption = None if resume is None else judge(before, now, accept=accepted)
     model = _model(options, training, source, group, card)
-    if not options.zero:  # DeepSpeed does it, once weights lie on the devices
+    if not options.zero:  # DeepSpeed broadcasts the weights itself, once they are on the devices
         group.share(model.trained)
     start.passed("weights")
     order: RowOrder | Rounds = RowOrder(len(rows), options.batch * options.accumulate, training.seed)
@@ -98,7 +98,7 @@ def _train(
     loop = Loop(options, training, group, card, work, start)
     if resume is not None and resumption is not None:
         details = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
-        # Of another program's checkpoint only the weights mean the same here, and of another optimiser's as well.
+        # From a checkpoint without fingerprint, or of another optimiser, only weights and step can be restored.
         alike = before is not None and before["job"]["optimizer"] == options.optimizer
         loop.restore(resume, details, optimizer=alike)
         say(f"going on from step {loop.step}, {resumption.exactness}: {resumption.text()}")
@@ -106,7 +106,7 @@ def _train(
 
 
 def _devices(options: argparse.Namespace, group: Group, card: Device) -> int:
-    """Return how many devices compute a step: one for each process, or several for one by ``options.spread``."""
+    """Return the number of devices of a step: one per rank, or several for one; sets ``options.spread``."""
     if by_layers(options) and group.size == 1 and card.accelerated:
         options.spread = options.devices or torch.cuda.device_count()
         say(f"the layers of the base lie on {options.spread} devices")
@@ -116,7 +116,7 @@ def _devices(options: argparse.Namespace, group: Group, card: Device) -> int:
 def _check_data(
     options: argparse.Namespace, training: Training, group: Group, data: tuple[Rows | Rounds, Rows], tokenizer: Any
 ) -> None:
-    """Report what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
+    """Report the training data. Raises UnreadableData if too many records are left out, or tokens have no embedding."""
     rows, held_out = data
     facts = rows.facts
     facts["data"]["left_out"] += unread(data_folder(options, training), data_files(options, training))
@@ -130,7 +130,7 @@ def _check_data(
 
 
 def _is_alone(options: argparse.Namespace, source: str) -> bool:
-    """Return whether each document has rows of its own, and print why. Raises TrainingRefused for long rows."""
+    """Return whether each document gets rows of its own, and print why. Raises TrainingRefused for long rows."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -145,7 +145,7 @@ def _is_alone(options: argparse.Namespace, source: str) -> bool:
 
 
 def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | None:
-    """Return how the model sees, if it does. Raises TrainingRefused where DeepSpeed cannot train it here."""
+    """Return the image settings of a vision model; None for text. Raises TrainingRefused if --zero cannot train it."""
     sight = find_sight(source, options.image_tokens)
     if options.zero:
         from .zero import check
@@ -175,7 +175,7 @@ def _fingerprint(
     if isinstance(rows, Rounds):
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
-        now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
+        now["job"]["packed in parts"] = parts  # older versions made other rows of the same data
     if not isinstance(rows, Rounds) and (version := rows.facts["data"]["newer"]):
         now["job"]["records read as"] = version  # likewise
     if options.alone:
@@ -184,7 +184,7 @@ def _fingerprint(
 
 
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Device) -> CausalLM:
-    """Return the model, or this process' part of it."""
+    """Return the model, or this rank's shard of it."""
     torch.manual_seed(training.seed)
     model = _make_model(options, training, source, group, card)
     if options.apart:
@@ -209,7 +209,7 @@ def _make_model(options: argparse.Namespace, training: Training, source: str, gr
 def _corpus(
     options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, sight: Sight | None
 ) -> tuple[Rows, Rows, str]:
-    """Return rows to train on, rows held out, and the digest of the former's files. The first process packs them."""
+    """Return training rows, held-out rows, and the digest of the training files. Rank 0 packs, the others wait."""
     folder = data_folder(options, training)
     paths = data_files(options, training)
 
@@ -229,17 +229,17 @@ def _corpus(
 
 
 def data_folder(options: argparse.Namespace, training: Training) -> Path:
-    """Return the folder of the data: what --data names, else the job's corpus."""
+    """Return the folder of the data: --data if it is set, else the job's corpus."""
     return Path(options.data) if options.data else training.data_dir
 
 
 def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
-    """Return the files that are trained on, in the order in which they are read."""
+    """Return the training files, in reading order."""
     return files(data_folder(options, training), "train-*.jsonl")
 
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
-    """Return how exactly a checkpoint is resumed. Raises TrainingRefused for a lesser state, unless accepted."""
+    """Return how exactly a checkpoint can be resumed. Raises TrainingRefused if inexactly, unless ``accept``."""
     judged = fingerprint.compare(before, now)
     if judged.exactness == fingerprint.INEXACT and not accept:
         raise TrainingRefused(
