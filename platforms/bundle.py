@@ -1,8 +1,7 @@
-"""Archives that cross the border: the payload going out, and whatever a platform hands back.
+"""Archives: pack the payload for a platform, and unpack archives that come back.
 
-The payload is packed the same byte for byte on every machine, so its digest names it. What comes back is
-hostile until shown otherwise: only plain files and folders are taken, within limits, into a fresh folder
-that appears when complete.
+The payload archive is reproducible byte for byte, so its digest identifies it. Archives from a platform are
+untrusted: only plain files and folders within limits are unpacked, into a new folder that is created atomically.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class BundleLimits:
-    """What an archive may contain. ``ratio`` bounds unpacked over packed size, once more than a mebibyte is out."""
+    """Limits of an archive. ``ratio`` limits unpacked over packed size, once more than 1 MiB is unpacked."""
 
     files: int = 10_000
     file_bytes: int = 8 << 30
@@ -53,16 +52,16 @@ class BundleLimits:
 
 
 class BadArchive(Refusal):
-    """The archive breaks a rule; nothing of it was kept."""
+    """The archive violates a rule or limit; none of its files were kept."""
 
     def __init__(self, archive: Path, member: str, why: str) -> None:
         super().__init__(f"archive {archive}: {f'{member!r} ' if member else ''}{why}; nothing of it was kept")
 
 
 def build_bundle(payload: Path, folder: Path) -> Bundle:
-    """Pack the folder ``payload`` into ``folder``/payload-<sha256>.tar.gz, unless it is there; return it.
+    """Pack the folder ``payload`` into ``folder``/payload-<sha256>.tar.gz unless that file exists; return it.
 
-    Only Python sources go in, under the name of the payload folder. Raises OSError.
+    Only Python sources are included, under the name of the payload folder. Raises OSError.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -101,20 +100,20 @@ def extract(archive: Path, target: Path, limits: BundleLimits | None = None) -> 
 
 @contextmanager
 def _readable(archive: Path) -> Iterator[None]:
-    """Turn what zipfile raises over damaged bytes into BadArchive; a failing disk stays an OSError."""
+    """Translate errors of zipfile about damaged data into BadArchive; errors of the disk stay OSError."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError, OverflowError) as error:
         raise BadArchive(archive, "", f"cannot be read: {error}") from error
     except OSError as error:
-        # A seek to where an offset lied, or what stands there is no file.
+        # A seek to an invalid offset of the archive, or the path is not a plain file.
         if error.errno in ODD | {None, errno.EINVAL}:
             raise BadArchive(archive, "", f"cannot be read: {error}") from error
         raise
 
 
 class _Unpacking:
-    """One archive on its way into one fresh folder."""
+    """The state of unpacking one archive into one new folder."""
 
     def __init__(self, archive: Path, folder: Path, limits: BundleLimits) -> None:
         self._archive = archive
@@ -164,7 +163,7 @@ class _Unpacking:
             self._refuse(name, f"makes it more than {self._limits.ratio} times its packed size")
 
     def _path(self, name: str) -> Path:
-        """Return where a member goes. Every name is used once, whatever its case, and folders stay folders."""
+        """Return the target path. Raises BadArchive for invalid names and repeated ones (ignoring case)."""
         if len(self._names) >= self._limits.files:
             self._refuse(name, f"is one more than {self._limits.files} files and folders")
         parts = name.removeprefix("./").split("/")

@@ -51,7 +51,7 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlatformContext:
-    """What a platform is given besides its own settings.
+    """The context of a pool, passed to its adapter beside its settings.
 
     ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that holds the
     payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
@@ -79,7 +79,7 @@ class PlatformContext:
 
 
 if TYPE_CHECKING:
-    # Of options, environment, real UTC seconds and ``probe``; the checks of one pool by name.
+    # (options, environment, real UTC seconds, ``probe``) -> the checks of one pool by name.
     Checkup = Callable[..., dict[str, Callable[[], Checked]]]
     Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
@@ -111,7 +111,7 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
 def late(
     platform: str, settings: Mapping[str, str], environ: Mapping[str, str], context: PlatformContext
 ) -> LatePlatform:
-    """Return the adapter ``platform`` for one pool as it is when it is used; see LatePlatform. Raises nothing."""
+    """Return an adapter for one pool that is created at its first use; see LatePlatform. Raises nothing."""
     from platforms.wrap import LatePlatform
 
     return LatePlatform(
@@ -120,7 +120,7 @@ def late(
 
 
 def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return a word that changes with the files that the platform's credentials may come from."""
+    """Return a text that changes if the files of the platform's credentials change."""
     files = _function(platform, "files", "load")
     if files is None:
         return "none"
@@ -136,19 +136,19 @@ def folders(platform: str, settings: Mapping[str, str]) -> list[Path]:
 
 
 def publisher() -> str:
-    """Return the platform that holds models and datasets of anybody."""
+    """Return the platform on which anybody can publish models and datasets."""
     return next(name for name, functions in _SHIPPED.items() if "published" in functions)
 
 
 def published(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
-    """Return what an account at the platform may see of what it holds. Raises Misconfigured."""
+    """Return the published models and datasets that an account can access. Raises Misconfigured."""
     with _needs_library(platform, "fetch"):
         files: Published = _function(platform, "published", "fetch")(settings, environ)
     return files
 
 
 def account_name(platform: str, settings: Mapping[str, str], environ: Mapping[str, str], state_folder: Path) -> str:
-    """Return the account of a pool without asking the platform; "" where it is not known or does not matter."""
+    """Return the account of a pool without a call to the platform; "" if it is unknown or irrelevant."""
     try:
         name = _function(platform, "account_name", "log in") if platform in _SHIPPED else None
         return str(name(settings, environ, state_folder)) if name else ""
@@ -169,7 +169,7 @@ def checkup(
 
 
 def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
-    """Return how sessions of a pool with these settings get secrets; a pool that cannot be used gives none."""
+    """Return how sessions of a pool with these settings get secrets; ``none`` if the pool is misconfigured."""
     try:
         own: Callable[[Mapping[str, str]], SecretWay] | None = _function(platform, "secret_way", "look for secrets")
         if own is None:
@@ -180,7 +180,7 @@ def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
 
 
 def _function(platform: str, name: str, action: str) -> Any:
-    """Return a function of a platform, None where it has none. Raises Misconfigured, ImportError."""
+    """Return a function of a platform, None if it has none. Raises Misconfigured, ImportError."""
     if platform in _SHIPPED:
         address = _SHIPPED[platform].get(name)
         return resolve_name(address) if address else None

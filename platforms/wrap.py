@@ -1,7 +1,7 @@
-"""Wrappers that implement the platform port around another platform: deadline, notes, redaction, late making.
+"""Wrappers around a platform with the same interface: timeouts, call events, redaction, lazy creation.
 
-Nothing is repeated here: a read is repeated by the platform's client, which says how long to wait, then by
-the next cycle; a launch without an answer is the daemon's to find again by key.
+They never retry: the platform's client retries reads, as it knows how long to wait, and then the next cycle does.
+After a launch without an answer the daemon looks for the session by its key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
 def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
-    """Begin ``work`` in a daemon thread of this ``name``; return what will hold its answer, or what it raised."""
+    """Run ``work`` in a daemon thread of this ``name``; return the future of its result or exception."""
     future: Future[_Answer] = Future()
 
     def settle() -> None:
@@ -57,16 +57,16 @@ class Wrapper:
 
     @property
     def _inner(self) -> Platform:
-        """What calls are passed on to."""
+        """The wrapped platform."""
         return self._wrapped
 
     @property
     def capabilities(self) -> Capabilities:
-        """See Platform.capabilities: what the platform can do may become known late."""
+        """See Platform.capabilities; not cached, because they may change."""
         return self._inner.capabilities
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """See Platform.logs. Everything is read before the first piece is handed on."""
+        """See Platform.logs. All pieces are read before the first is returned."""
         yield from self._call("logs", lambda: list(self._inner.logs(key, offset, limit_bytes)))
 
     def _call(self, action: str, call: Callable[[], Any]) -> Any:
@@ -127,7 +127,7 @@ class Guarded(Wrapper):
             self._note("platform.call", data)
 
     def _bounded(self, action: str, call: Callable[[], Any]) -> Any:
-        """Make a call in a thread of its own, and wait for it in bounded time."""
+        """Make a call in a separate thread and wait for it until its timeout."""
         if not self._turns.acquire(blocking=False):
             raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if it stays so")
 
