@@ -1,4 +1,4 @@
-"""HTTP to Kaggle: a deadline and a size limit on everything, answers sorted into what can be concluded from them."""
+"""HTTP to Kaggle: each exchange has a timeout and a size limit, and each answer is classified by what it proves."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PIECE_BYTES = 1 << 16
 _ANSWER_BYTES_MAX = 64 << 20  # a finished session's log comes inside an answer
 _Result = TypeVar("_Result")
 _MESSAGE_CHARACTERS = 300
-_DOWNLOAD_TRIES = 5  # without a byte of progress
-_RATE_MIN = 10_000  # bytes a second
-_REDIRECTS = 5  # from a signed address to where the file lies
+_DOWNLOAD_TRIES = 5  # longest time without progress
+_RATE_MIN = 10_000  # bytes per second
+_REDIRECTS = 5  # redirects from a signed address to the file
 TOO_LARGE = 413  # also for what we do not take
 _TIMED_OUT = 408  # said by whatever stands between, which cannot know what was done
 _NUMBER_MAX = 2**63 - 1
@@ -46,12 +46,12 @@ _INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?:Z|\+00:00
 _EARLIEST = datetime(2015, 1, 1, tzinfo=UTC).timestamp()
 
 
-# What makes the body of a good answer an answer. A body without its word tells nothing, whatever its status.
+# Validation of answers. A body without its expected fields counts as no answer, whatever its status.
 #
-# Kaggle's library reads a missing field as its default and a cut word as the first that ends like it, which turns half
-# an answer into a state. So fields are read here, from the JSON itself: there and of their type, or it is no answer.
+# Kaggle's library replaces a missing field by its default and a truncated enum word by the first with that ending, so a
+# truncated answer would become a state. So fields are parsed here from the JSON: a wrong field is an error.
 class NoAnswer(ValueError):
-    """What came lacks what would make it an answer; the message names the field and quotes nothing."""
+    """A body lacks a required field or has a wrong type; the message names the field, without its content."""
 
 
 class Answer:
@@ -81,20 +81,20 @@ class Answer:
         return not self._fields
 
     def text(self, name: str) -> str:
-        """Return a text, empty when it is missing."""
+        """Return a text; "" if it is missing."""
         return self._of(name, str) or ""
 
     def needed_text(self, name: str) -> str:
-        """Return a text that must be there."""
+        """Return a required text."""
         return self.text(name) or self._lacks(name)
 
     def flag(self, name: str) -> bool | None:
-        """Return a yes or no; None when it is missing."""
+        """Return a boolean; None if it is missing."""
         value = self._of(name, bool)
         return None if value is None else bool(value)
 
     def number(self, name: str) -> int:
-        """Return a whole number that is not negative, also one written as text; 0 when it is missing."""
+        """Return a non-negative integer, also if it is a JSON string; 0 if it is missing."""
         value = self._fields.get(name)
         if value is None:
             return 0
@@ -112,7 +112,7 @@ class Answer:
         return text
 
     def instant(self, name: str) -> float | None:
-        """Return an instant as UTC seconds; None when it is missing."""
+        """Return a time as UTC seconds; None if it is missing."""
         text = self.text(name)
         if not text:
             return None
@@ -126,7 +126,7 @@ class Answer:
         return seconds + float(match[2] or 0)
 
     def duration(self, name: str) -> float | None:
-        """Return seconds that are not negative; None when they are missing."""
+        """Return a non-negative duration in seconds; None if it is missing."""
         text = self.text(name)
         match = _DURATION.fullmatch(text)
         if text and match is None:
@@ -134,28 +134,28 @@ class Answer:
         return float(match[1]) if match else None
 
     def needed_part(self, name: str) -> Answer:
-        """Return an object inside that must be there."""
+        """Return a required nested object."""
         value = self._of(name, dict)
         return self._lacks(name) if value is None else Answer(value)
 
     def parts(self, name: str) -> list[Answer] | None:
-        """Return a list of objects; None when it is missing."""
+        """Return a list of objects; None if it is missing."""
         values = self._of(name, list)
         return None if values is None else [Answer(item) for item in values]
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts, empty when it is missing."""
+        """Return a list of texts; empty if it is missing."""
         values = self._of(name, list) or []
         if not all(isinstance(item, str) for item in values):
             raise NoAnswer(f"{name} holds something that is no text")
         return values
 
     def raw(self, name: str) -> Any:
-        """Return a field as it came."""
+        """Return a field without validation."""
         return self._fields.get(name)
 
     def has(self, *names: str) -> bool:
-        """Whether one of these fields is there."""
+        """Return whether at least one of these fields is present."""
         return any(self._fields.get(name) is not None for name in names)
 
     def _of(self, name: str, kind: type) -> Any:
@@ -169,7 +169,7 @@ class Answer:
 
 
 def nothing_wrong(answer: Answer) -> bool:
-    """Read an answer that has nothing to tell but what went wrong; an empty object says that nothing did."""
+    """Parse an answer that contains only errors; an empty object means success."""
     return not answer.text("errorMessage")
 
 
@@ -281,7 +281,7 @@ def _bounded(seconds: int) -> Any:
 
 
 class Denied(Exception):
-    """An answer that says no, with its HTTP status: 400, 403, 404 and their like. Nothing was changed."""
+    """Kaggle rejected the call, with its HTTP status (400, 403, 404 and similar). Nothing was changed."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
@@ -290,14 +290,14 @@ class Denied(Exception):
 
 
 class TooLarge(Denied):
-    """What comes is more than we take; asking again cannot help. Of what was done it tells nothing."""
+    """The answer exceeds our size limit; a retry cannot help. It does not show whether the call took effect."""
 
     def __init__(self, message: str) -> None:
         super().__init__(TOO_LARGE, message)
 
 
 class Throttled(Unreachable):
-    """Too many calls; ``wait_seconds`` is what Kaggle asks for, 0 when it does not say."""
+    """Too many calls; ``wait_seconds`` is the pause that Kaggle requests, 0 if unknown."""
 
     def __init__(self, action: str, why: str, wait_seconds: float) -> None:
         super().__init__("kaggle", action, why)
@@ -419,7 +419,7 @@ class Wire:
                     return
 
     def _receive(self, url: str, sink: BinaryIO, limit_bytes: int, seconds: float) -> None:
-        """Append what ``sink`` lacks, in one exchange."""
+        """Download the missing end of the file and append it to ``sink``, in one exchange."""
         with self._session(self._call_seconds) as session:
             session.auth, session.max_redirects = None, _REDIRECTS
             headers = {"Range": f"bytes={sink.tell()}-"} if sink.tell() else {}
@@ -465,7 +465,7 @@ class Wire:
             return response.status_code, str(response.headers.get("Range", ""))
 
     def _session(self, seconds: int) -> requests.Session:
-        """Return a session of our own for one exchange. With an emulator the environment decides nothing."""
+        """Return a new HTTP session for one exchange. With an emulator it ignores the environment."""
         import requests
         from kagglesdk.kaggle_http_client import KaggleHttpClient
 
@@ -489,7 +489,7 @@ class Wire:
         if status == 429:
             wait_seconds = digits(response.headers.get("Retry-After"), SPAN_MAX)
             return Throttled(name, f"HTTP 429: {message}", float(wait_seconds or 0))
-        if status >= 500 or status < 400 or status == _TIMED_OUT:  # to be sent elsewhere is no refusal
+        if status >= 500 or status < 400 or status == _TIMED_OUT:  # a redirect is not a rejection
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)
 
@@ -503,7 +503,7 @@ def _address(path: str, emulator: str) -> str:
 
 
 def plain(text: object) -> str:
-    """Return what a server says of itself as one short line without control characters, fit to be kept and shown."""
+    """Return a server's text as one short line without control characters, safe to store and display."""
     return "".join(c if c.isprintable() else " " for c in str(text or "")[:_MESSAGE_CHARACTERS])
 
 
