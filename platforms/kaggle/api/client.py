@@ -1,4 +1,4 @@
-"""The calls the adapter needs, with plain values in and out."""
+"""The API calls that the adapter needs, with plain values as arguments and results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from platforms.base import Misconfigured, QuotaReading, Unreachable
 from platforms.kaggle.api.wire import Answer, Denied, NoAnswer, Throttled, TooLarge, Wire, nothing_wrong, plain
 
 _Result = TypeVar("_Result")
-_WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
+_WAIT_SECONDS_MAX = 30.0  # a longer wait is left to the next poll
 _DATASETS = "datasets.DatasetApiService"
 _MODELS = "models.ModelApiService"
 _FILES_PAGE, _PAGES_MAX = 200, 1_000
-_ADDRESSES = 3  # a signed address expires; the next one begins the file again
+_ADDRESSES = 3  # a signed address expires; a new one starts the file again
 _SILENCE_SECONDS = 120
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100
@@ -61,7 +61,7 @@ def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], 
 
 
 def _active_user(answer: Answer) -> str:
-    """Return whose token it is; empty when Kaggle says that it is not valid any more."""
+    """Return the account name of a token; "" if Kaggle reports it as no longer valid."""
     active = answer.flag("active")
     if active is None:
         raise NoAnswer("active is missing")
@@ -69,7 +69,7 @@ def _active_user(answer: Answer) -> str:
 
 
 def require_missing(error: Denied) -> None:
-    """Raise Unreachable unless this is what Kaggle says of missing things."""
+    """Raise Unreachable unless this is Kaggle's answer for missing objects."""
     if not error.missing:
         raise Unreachable("kaggle", "read", str(error)) from None
 
@@ -102,7 +102,7 @@ class KagglePublished:
         return pinned, sorted(entries)
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
-        """Bring a file of a pinned source here. Raises BadListing, Denied, Unreachable, Misconfigured, OSError."""
+        """Download a file of a pinned source. Raises BadListing, Denied, Unreachable, Misconfigured, OSError."""
         service, name, fields = _download(source, entry.path)
         for left in reversed(range(_ADDRESSES)):
             place.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ class KagglePublished:
 
 
 def _page(answer: Answer) -> tuple[list[Entry], str]:
-    """Read a page of files, of a dataset or a model."""
+    """Parse a page of files of a dataset or a model."""
     if wrong := answer.text("errorMessage"):
         raise NoAnswer(plain(wrong))
     field, size = ("datasetFiles", "totalBytes") if answer.has("datasetFiles") else ("files", "size")
@@ -155,7 +155,7 @@ def _page(answer: Answer) -> tuple[list[Entry], str]:
 
 def _download(source: str, path: str) -> tuple[str, str, dict[str, Any]]:
     if source.startswith("kaggle-dataset:"):
-        # Without ``raw`` tables come packed, and of another size.
+        # Without ``raw`` Kaggle sends tables compressed, with another size.
         return _DATASETS, "DownloadDataset", {**_of_dataset(source), "file_name": path, "raw": True}
     return _MODELS, "DownloadModelInstanceVersion", {**_of_model(source), "path": path}
 
@@ -225,9 +225,9 @@ class OutputPage:
 
 
 class KaggleClient:
-    """Kaggle as one account sees it, with plain values in and out.
+    """A client of Kaggle's API for one account, with plain values as arguments and results.
 
-    A read is made at most ``tries`` times, ``pause_seconds`` apart and longer.
+    A read is tried at most ``tries`` times, with pauses of ``pause_seconds`` or longer.
     """
 
     def __init__(self, wire: Wire, tries: int, pause_seconds: float) -> None:
@@ -317,7 +317,7 @@ class KaggleClient:
         try:
             return self.wire.call(_KERNELS, "SaveKernel", fields, self._pushed, seconds)
         except TooLarge as error:
-            raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # what was done it does not tell
+            raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # it may be saved
 
     def _pushed(self, answer: Answer) -> Pushed:
         """Read the answer to a push, which refuses or names something of what it made."""
@@ -376,7 +376,7 @@ class KaggleClient:
                 break
 
     def output(self, slug: str, page: str) -> OutputPage | None:
-        """Return a page of the output of version 1; None: the kernel is missing.
+        """Return a page of the output of version 1; None if the kernel is missing.
 
         Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
         """
@@ -406,7 +406,7 @@ class KaggleClient:
             return False
 
     def delete(self, slug: str) -> bool:
-        """Delete a kernel, which ends its session; False: it is missing, or Kaggle would not."""
+        """Delete a kernel, which ends its session; return False if it is missing or Kaggle rejects it."""
         fields = {"user_name": self.owner(), "kernel_slug": slug}
         try:
             return self.wire.call(_KERNELS, "DeleteKernel", fields, nothing_wrong)
@@ -415,7 +415,7 @@ class KaggleClient:
             return False
 
     def gpu_week(self) -> QuotaReading:
-        """Return Kaggle's books on GPU time of this week. Raises Unreachable, also when they are incomplete."""
+        """Return the GPU time of this week as Kaggle reports it. Raises Unreachable, also if it is incomplete."""
         name = "GetAcceleratorQuotaStatistics"
         try:
             return self.read(_KERNELS, name, {}, _gpu_week)
@@ -481,7 +481,7 @@ class Datasets:
         tokens: set[str] = set()
         for datasets, _ in self._caller.pages(_DATASETS, "ListDatasets", "datasets", ours, _DATASET_PAGES):
             owned = [self._caller.own(dataset.text("ref")) for dataset in datasets]
-            # The list ends with a page that brings nothing new.
+            # The list ends with a page without new entries.
             slugs = [slug for slug in owned if slug is not None and slug not in tokens]
             if not slugs:
                 return
@@ -549,7 +549,7 @@ class Datasets:
         return self._caller.wire.call(_DATASETS, "CreateDataset", fields, _wrong)
 
     def delete(self, slug: str) -> None:
-        """Delete a dataset; a missing one is fine."""
+        """Delete a dataset; a missing one is no error."""
         fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
         try:
             self._caller.wire.call(_DATASETS, "DeleteDataset", fields, nothing_wrong)
