@@ -207,7 +207,7 @@ class Loop:
             self._training.progress(step, **values)
 
     def _save(self, *, last: bool) -> None:
-        """Save a checkpoint from rank 0; the other ranks wait before their next step, or take part in gathering shards.
+        """Save a checkpoint from rank 0; the other ranks wait before their next step, or join in gathering shards.
 
         Large states are copied and written in the background, but not the last one, after which there are no steps.
         """

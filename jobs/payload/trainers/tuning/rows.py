@@ -1,8 +1,8 @@
-"""Rows of a fixed number of tokens, packed once from documents, and the order in which they are trained on.
+"""Sequence packing: documents are tokenised and packed once into rows of fixed length; and the order of the rows.
 
-A document longer than a row is cut; short ones share a row, and none sees another. The rows lie on disk in two arrays
-(tokens; marks: what is learned and where documents begin), so that a corpus may be larger than the memory, and are
-found again by the digest of all that they depend on.
+A document longer than a row is cut; short ones share a row without attending to each other. Rows are stored in two
+memory-mapped arrays (tokens; marks, which say what is learned and where documents begin), so that a corpus may exceed
+the memory. The cache key is a digest of everything that the rows depend on.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .tally import Tally, facts_told, training_data
 if TYPE_CHECKING:
     from ..trainer_kit import Training  # merge.py, started as a script, has no package above this one
 
-# Pieces of documents laid into rows of a fixed number of tokens, on disk.
+# Packing of pieces of documents into rows on disk.
 LEARNED, BEGINS = 1, 2  # bits of a mark
-FACTS = "rows.json"  # written last: a folder that has it is whole, unless something happened to its files since
-_PIECES = 1 << 20  # placed together
-_TOKENS_AT_ONCE = 1 << 22  # of rows that are put together in memory
+FACTS = "rows.json"  # written last: marks a complete folder, unless its files were damaged later
+_PIECES = 1 << 20  # packed together, in one window
+_TOKENS_AT_ONCE = 1 << 22  # tokens of the rows assembled in memory
 
 
 def write_rows(
@@ -48,10 +48,10 @@ def write_rows(
     *,
     alone: bool = False,
 ) -> Mapping[str, int]:
-    """Write ``tokens.bin`` (int32) and ``marks.bin`` (uint8), rows of ``length``, and return what they are.
+    """Write ``tokens.bin`` (int32) and ``marks.bin`` (uint8) in rows of ``length`` tokens; return their counts.
 
-    ``pieces`` are tokens and marks of at most a row. With ``rows_max`` no more is read than fills so many. ``alone``:
-    each piece has a row of its own.
+    ``pieces`` are (tokens, marks), each at most a row long; ``filler`` is the padding token. ``rows_max`` limits the
+    rows, and how many pieces are read; None means all. ``alone``: each piece gets a row without others.
     """
     rows = tokens = written = windows = 0
     enough = None if rows_max is None else rows_max * length
@@ -84,10 +84,10 @@ def write_rows(
 
 
 def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
-    """Return row and first place of each piece, and the number of rows (best fit, the longest first)."""
+    """Return row and offset of each piece, and the number of rows. Algorithm: best-fit decreasing."""
     lengths = np.asarray(sizes, np.int32)
     row_of, first_of = np.zeros(len(lengths), np.int32), np.zeros(len(lengths), np.int32)
-    open_rows: dict[int, list[int]] = {}  # by the room that is left in them
+    open_rows: dict[int, list[int]] = {}  # row numbers by remaining space
     rooms: list[int] = []  # its keys, ascending
     rows = 0
     for piece in np.argsort(-lengths, kind="stable"):
@@ -110,7 +110,7 @@ def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Make files durable, and write down what they are and how long, by which one that was cut off is known."""
+    """Sync the files of a folder to disk, and write FACTS with their sizes, which reveal truncated files later."""
     sizes = {}
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
@@ -120,18 +120,18 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether the rows of a folder are all there."""
+    """Whether the folder has FACTS, and all its files have the recorded size."""
     try:
         facts = json.loads((folder / FACTS).read_bytes())
         tokens = int(facts["rows"]) * int(facts["length"])
-        sizes = facts.get("files") or {"tokens.bin": 4 * tokens, "marks.bin": tokens}  # those of the program before
+        sizes = facts.get("files") or {"tokens.bin": 4 * tokens, "marks.bin": tokens}  # older versions recorded none
         return all((folder / name).stat().st_size == size for name, size in sizes.items() if size)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 class _Flat:
-    """Pieces as they come, one after the other in two files, until each has its place."""
+    """Temporary files of the tokens and marks of all pieces in reading order, until they are packed."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = [folder / name for name in ("flat-tokens", "flat-marks")]
@@ -150,7 +150,7 @@ class _Flat:
         self._files[1].write(marks)
 
     def read(self, first: int, tokens: np.ndarray[Any, Any], marks: np.ndarray[Any, Any]) -> None:
-        """Read from a place on, counted in tokens, what two arrays have room for."""
+        """Fill two arrays from the offset ``first``, in tokens."""
         os.preadv(self._files[0].fileno(), [tokens.data], 4 * first)
         os.preadv(self._files[1].fileno(), [marks.data], first)
 
@@ -171,7 +171,7 @@ def _blocks(
     count: int,
     form: tuple[int, int],
 ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Yield tokens and marks of the first ``count`` rows, some rows at a time. ``form``: length of a row, filler."""
+    """Yield tokens and marks of the first ``count`` rows in blocks. ``form``: row length, padding token."""
     row_of, first_of, _ = placed
     length, filler = form
     flat.flush()
@@ -188,36 +188,36 @@ def _blocks(
             ends[own] = end = first + sizes[piece]
             flat.read(int(begins[piece]), tokens[own, first:end], marks[own, first:end])
         short = np.flatnonzero(ends < length)
-        marks[short, ends[short]] |= BEGINS  # what fills the end of a row is a document of its own, seen by nothing
+        marks[short, ends[short]] |= BEGINS  # padding counts as a separate document: nothing attends to it
         yield tokens, marks
 
 
 FORMAT = 3  # of the rows on disk
-_DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
-_ROUND_TRIPS = 200  # documents of each corpus that are decoded again
-_IGNORED = -100  # a target that no loss counts
+_DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # batch limits of the tokenizer
+_ROUND_TRIPS = 200  # documents of each corpus whose tokens are decoded and compared
+_IGNORED = -100  # target that the loss ignores
 
 
 class Batch(NamedTuple):
-    """Rows as the model takes them, arrays of (rows, length). ``documents`` numbers the documents of each row."""
+    """A micro-batch, arrays of (rows, length). ``positions`` restart and ``documents`` counts up at each document."""
 
     tokens: np.ndarray[Any, Any]
-    targets: np.ndarray[Any, Any]  # the next token, or -100 where none is to be learned
+    targets: np.ndarray[Any, Any]  # the next token, or -100 where nothing is learned
     positions: np.ndarray[Any, Any]
     documents: np.ndarray[Any, Any]
-    images: Mapping[str, np.ndarray[Any, Any]] = {}  # images, by what the model calls them
+    images: Mapping[str, np.ndarray[Any, Any]] = {}  # image inputs, by argument name of the model
 
 
 class Rows:
     """Packed rows of a corpus."""
 
-    metrics: Mapping[str, float] = {}  # of a checkpoint, that they bring along
+    metrics: Mapping[str, float] = {}  # added to the metrics of each checkpoint
 
     def __init__(self, folder: Path) -> None:
         self.facts = json.loads((folder / FACTS).read_bytes())
         self.length = int(self.facts["length"])
         shape = (int(self.facts["rows"]), self.length)
-        empty = not shape[0]  # a file without bytes cannot be mapped
+        empty = not shape[0]  # an empty file cannot be memory-mapped
         self._tokens: np.ndarray[Any, Any] = (
             np.zeros(shape, np.int32) if empty else np.memmap(folder / "tokens.bin", np.int32, "r", shape=shape)
         )
@@ -231,19 +231,19 @@ class Rows:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Whether a row holds several documents, the filling at its end aside where nothing follows a document."""
+        """Whether any row has a second document; padding after a document counts as one."""
         some = max(1, (1 << 24) // self.length)
         parts = (self._marks[first : first + some, 1:] for first in range(0, len(self), some))
         return any(bool((part & BEGINS).any()) for part in parts)
 
     @property
     def highest_token(self) -> int:
-        """The highest number among the tokens; -1 without any."""
+        """The highest token ID; -1 if there are no rows."""
         some = max(1, (1 << 22) // self.length)
         return max((int(self._tokens[first : first + some].max()) for first in range(0, len(self), some)), default=-1)
 
     def batch(self, indexes: Sequence[int]) -> Batch:
-        """Return some rows. The target at a place is the token after it, within its document."""
+        """Return the rows of ``indexes``. The target at a position is the next token of the same document."""
         tokens, marks = self._tokens[list(indexes)].astype(np.int64), self._marks[list(indexes)]
         begins = (marks & BEGINS) > 0
         places = np.broadcast_to(np.arange(self.length), tokens.shape)
@@ -254,15 +254,15 @@ class Rows:
         return Batch(tokens, targets, positions, np.cumsum(begins, axis=1))
 
     def targets(self, indexes: Sequence[int]) -> int:
-        """Return how many tokens of some rows are to be learned."""
+        """Return the number of targets in the rows of ``indexes``."""
         marks = self._marks[list(indexes)][:, 1:]
         return int(np.count_nonzero((marks & (LEARNED | BEGINS)) == LEARNED))
 
 
 class RowOrder:
-    """Which rows each step is made of: every row once, in an order of the seed's, then every row once in another.
+    """The rows of each step: every epoch has all rows once, shuffled by seed and epoch number.
 
-    It knows nothing of devices, so that a job that moves to more of them, or fewer, goes on with the same rows.
+    It does not depend on the number of devices, so that a job that moves to more or fewer continues with the same rows.
     """
 
     def __init__(self, rows: int, rows_per_step: int, seed: int) -> None:
@@ -277,7 +277,7 @@ class RowOrder:
     def _at(self, place: int) -> int:
         number, place = divmod(place, self._rows)
         if number != self._round:
-            # RandomState, unlike its successors, promises the same stream in every version to come.
+            # RandomState, unlike numpy's Generator, guarantees the same stream in all future versions.
             self._shuffled = np.random.RandomState([self._seed & 0xFFFFFFFF, number]).permutation(self._rows)
             self._round = number
         return int(self._shuffled[place])
@@ -293,9 +293,10 @@ def pack(
     alone: bool = False,
     stops: Collection[int] | None = None,
 ) -> Rows:
-    """Return the rows of files: found in ``cache``, or made there, whole or not at all.
+    """Return the packed rows of files, from ``cache`` or created there atomically.
 
-    ``alone``: each document has rows of its own, for models that cannot keep several apart.
+    ``alone``: each document gets rows without others, for models that cannot isolate packed documents. ``stops``: see
+    ``encoded``. ``rows_max`` None means all rows.
     """
     depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, alone, sorted(stops or ())]
     folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
@@ -311,9 +312,9 @@ def pack(
 
 
 def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
-    """Make a folder of rows unless it is there and whole; ``write`` fills another one, which then gets its name.
+    """Create a folder of rows unless it is complete; ``write`` fills a temporary folder, which is then renamed.
 
-    One whose files were cut off, by a full disk or a machine that died, is made again.
+    A folder with truncated files (full disk, machine that died) is created again. Raises OSError if writing fails.
     """
     if is_whole(folder):
         return
@@ -322,12 +323,12 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
     try:
         if folder.exists():
             print(f"finetune: the rows in {folder} are not whole, and are made again", file=sys.stderr)
-            folder.rename(partial / "broken")  # a process that has its files open goes on reading them
+            folder.rename(partial / "broken")  # processes with open files can still read them
             shutil.rmtree(partial / "broken")
         seal(partial, {"format": FORMAT, **write(partial)})
         partial.rename(folder)
     except OSError:
-        if not is_whole(folder):  # else another process was quicker, and made the same
+        if not is_whole(folder):  # else another process created the same folder first
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -336,10 +337,10 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
 def encoded(
     source: Iterator[TokenDocument], tokenizer: Any, tally: Tally, stops: Collection[int] | None = None
 ) -> Iterator[tuple[list[int], bytes]]:
-    """Yield documents as tokens and marks. Documents that cannot be encoded unchanged are left out and counted.
+    """Yield tokens and marks of documents. Documents whose tokens do not decode to their text are skipped and counted.
 
-    Pieces are encoded apart, as a prompt is where the model is used, unless that changes the text. ``stops``: tokens at
-    which generation ends; an answer must end with one of them.
+    Pieces are tokenised separately, as prompts are in inference, unless that changes the text. ``stops``: tokens at
+    which generation ends; an answer must end with one of them. None skips that check.
     """
     before = tokens_before(tokenizer)
     tally.since(3, changed=tokenizer.eos_token_id in before)
@@ -377,17 +378,17 @@ def encoded(
 
 
 def tokens_before(tokenizer: Any) -> list[int]:
-    """Return the tokens with which a tokenizer begins a text: OPT's begins it with the one that ends it."""
+    """Return the tokens that a tokenizer puts before a text (BOS); for OPT that is the EOS token."""
     alone, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
     at = next((at for at in range(len(whole)) if whole[at : at + len(alone)] == alone), 0)
     before: list[int] = whole[:at]
-    if not before and tokenizer.init_kwargs.get("add_bos_token"):  # asked for, and added by no part of the file
+    if not before and tokenizer.init_kwargs.get("add_bos_token"):  # configured, but the tokenizer does not add it
         before = [tokenizer.bos_token_id]
     return before
 
 
 def literal(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of somebody's words, in which nothing is a special token."""
+    """Return the tokens of a text from the data, in which no string is parsed as a special token."""
     ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
 
@@ -395,10 +396,10 @@ def literal(tokenizer: Any, text: str) -> list[int]:
 def _body(
     document: TokenDocument, ids: list[list[int]], tokenizer: Any, special: Sequence[str], tally: Tally
 ) -> tuple[list[int], bytes] | None:
-    """Return the tokens of a document's pieces, proven to be its text, and their marks.
+    """Return tokens and marks of a document whose tokens decode to its text; None if they do not.
 
-    Tokenizers of Llama 2's kind add a space where a piece begins; then all is encoded as one, and a token that
-    reaches from a prompt into its completion is learned.
+    Tokenizers such as Llama 2's add a space at the start of each piece. Then the whole text is tokenised at once, and a
+    token that spans the end of a prompt and the start of its completion is learned.
     """
     tokens = [token for piece in ids for token in piece]
     text = "".join(piece.text for piece in document.pieces)
@@ -423,7 +424,7 @@ def _body(
 
 
 def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str]) -> bool:
-    """Return whether tokens are a text. Some tokenizers decode a special token with a space after it."""
+    """Return whether tokens decode to a text, up to Unicode NFC and a space that some add after special tokens."""
     back = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if back == text:
         return True
@@ -435,7 +436,7 @@ def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str])
 
 
 def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[int]) -> str:
-    """Return why nothing is learned about stopping, "" where the last learned token, white space aside, is a stop."""
+    """Return why a document teaches no end; "" if its last learned token, white space aside, is in ``stops``."""
     learned = [token for token, mark in zip(tokens, marks, strict=True) if mark & LEARNED]
     while learned and learned[-1] not in stops and not tokenizer.decode(learned[-1:]).strip():
         learned.pop()
@@ -450,7 +451,7 @@ def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[i
 
 
 def _together(source: Iterator[TokenDocument]) -> Iterator[list[TokenDocument]]:
-    """Yield documents, so many at a time that their tokens take little memory."""
+    """Yield documents in batches that are small enough to keep memory low."""
     some: list[TokenDocument] = []
     characters = 0
     for document in source:
@@ -464,7 +465,7 @@ def _together(source: Iterator[TokenDocument]) -> Iterator[list[TokenDocument]]:
 
 
 def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -> Iterator[tuple[list[int], bytes]]:
-    """Yield documents cut to at most a row; a piece in which nothing is learned is left out."""
+    """Yield documents split into pieces of at most a row; pieces without a target are skipped."""
     for tokens, marks in source:
         tally.cut += len(tokens) > length
         for first in range(0, len(tokens), length):
@@ -474,14 +475,14 @@ def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -
 
 
 def draw_seed(seed: int, step: int, place: int) -> int:
-    """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
+    """Return the dropout seed of a micro-batch, from seed, step and its offset alone: no earlier RNG state matters."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")
 
 
-# What will be learned, reported and printed before the first step: figures, and samples with marks.
+# Report of the training data before the first step: counts, and samples with marks around what is learned.
 SAMPLES = 3
 _BEGIN, _END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
-UNWRITTEN = f"{_BEGIN}...{_END}"  # what the model writes itself and learns then
+UNWRITTEN = f"{_BEGIN}...{_END}"  # placeholder for text that the model generates and learns later
 _TEXT_MAX = 320  # characters of a sample, half of them from its end
 _REASON_MAX = 160  # characters of a reason or a place
 _LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
@@ -490,9 +491,9 @@ _LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
 def describe(
     training: Training, facts: dict[str, Any], size: tuple[int, int], texts: Sequence[str], places: int = 0
 ) -> None:
-    """Report and print what will be learned: ``facts`` of a tally, ``size`` in rows and tokens, and samples.
+    """Report and print the training data: ``facts`` of a tally, ``size`` in (rows, tokens), and samples.
 
-    ``places``: for so many tokens there is room in the rows; 0 where that is not known before.
+    ``places`` is the capacity of the rows in tokens; 0 if it is not known beforehand.
     """
     data = training_data(facts, size, places)
     data_text = data
@@ -507,12 +508,12 @@ def describe(
 
 
 def spread(count: int) -> list[int]:
-    """Return up to three places among ``count``: of samples."""
+    """Return up to three evenly spaced indexes below ``count``, for samples."""
     return sorted({count * part // SAMPLES for part in range(SAMPLES)} if count else ())
 
 
 def samples(rows: Rows, tokenizer: Any) -> list[str]:
-    """Return the first document of up to three rows; what is learned stands in white brackets."""
+    """Return the first document of up to three rows as text, with white brackets around what is learned."""
     texts = []
     for index in spread(len(rows)):
         batch = rows.batch([index])
@@ -523,7 +524,7 @@ def samples(rows: Rows, tokenizer: Any) -> list[str]:
 
 
 def learned_after(text: str, whole: str) -> str:
-    """Return the part of ``whole`` that is learned after ``text``, which begins it, in white brackets."""
+    """Return the rest of ``whole`` after its common prefix with ``text``, in white brackets."""
     same = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
     return f"{_BEGIN}{whole[same:]}{_END}"
 
