@@ -1,1 +1,1 @@
-"""The schedctl command line: its entry, the table of commands, and what is answered before the rest is loaded."""
+"""The ``schedctl`` command line: entry point, table of commands, and fast paths that skip the command parser."""

@@ -1,4 +1,4 @@
-"""Guesses: what users of Slurm, Kubernetes, Docker, SkyPilot, Git and W&B type first, and our command for it."""
+"""Commands that users of Slurm, Kubernetes, Docker, SkyPilot, Git and W&B try first, and ours in place of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ALIASES: dict[str, str] = {
     "cancel": "queue cancel",
     "gpus": "pools list --columns pool,accelerator,devices,memory,peak,sessions",
 }
-"""Second names of commands, which do what the command does."""
+"""Aliases of commands."""
 
-# Our command: the words that mean it. Capitals stand for what the user names; a command after "|" is another meaning.
-# What begins with "!" is not a command of ours.
+# Our command -> the guesses for it. Words in capitals are placeholders; "|" separates alternatives.
+# A key that begins with "!" is no command: it holds the reason and the remedy, separated by "|".
 _MEANT: dict[str, str] = {
     "jobs": "ls, ps, list, squeue, get jobs, get job, job, job list, job ls",
     "runs list": "get pods, get runs, sessions, run list, run ls, history, sacct, queue history",
@@ -78,11 +78,16 @@ _MEANT: dict[str, str] = {
     "!the status page has them | See: docs/how-to.md, Show metrics in Grafana": "metrics, prometheus, grafana",
     "!a person does it, with the daemon stopped | See: docs/service.md, Back up and restore": "restore, backup restore",
 }
-_NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause")  # they stop work
+_NOT_OFFERED = (
+    "queue remove",
+    "queue hold",
+    "cancel",
+    "pause",
+)  # they stop work, so they are only suggested, never run
 
 
 def in_our_words(words: Sequence[str]) -> list[str]:
-    """Return a command line with options of other programs, and ``help``, written as ours are."""
+    """Return the arguments with options of other programs (``-o json``, ``-V``) and ``help`` translated to ours."""
     written = list(words)
     end = written.index("--") if "--" in written else len(written)
     ours, after = written[:end], written[end:]
@@ -99,9 +104,10 @@ def in_our_words(words: Sequence[str]) -> list[str]:
 
 
 def meant(args: Sequence[str], config: str) -> list[str] | None:
-    """Return the command line that ``args`` mean, if a person at the terminal agrees to it; None for no known guess.
+    """Return our command line for a known guess, if the user confirms it at the terminal; None for no known guess.
 
-    Raises UsageFault with what to type. ``config`` is the file of the settings.
+    ``config`` is the path of the settings file. Raises UsageFault with the command to type if it is not confirmed, has
+    alternatives or placeholders left, or stops work.
     """
     guess = _longest(args)
     if guess is None:
@@ -114,7 +120,7 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
     from shlex import join
 
     choices = commands.split(" | ")
-    # Of several meanings, one without capitals is about everything, and takes no name.
+    # Among several alternatives, one without JOB applies to everything: it takes no name.
     typed = [_filled(one, rest if "JOB" in one or not choices[1:] else ()) for one in choices]
     suggestions = [f"schedctl {join(command)}" for command in typed]
     is_whole = not choices[1:] and not any(word.isupper() for word in typed[0])
@@ -124,7 +130,7 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
 
 
 def _longest(args: Sequence[str]) -> tuple[str, int] | None:
-    """Return the commands that the first of ``args`` mean, and how many of them are the guess."""
+    """Return the entry of ``_MEANT`` for the longest guess that ``args`` begin with, and its length in words."""
     meanings = {guess: command for command, guesses in _MEANT.items() for guess in guesses.split(", ")}
     for length in (3, 2, 1):
         words = list(args[:length])
@@ -135,7 +141,7 @@ def _longest(args: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _filled(command: str, rest: Sequence[str]) -> list[str]:
-    """Return the words of a command with the user's own in place of its capitals, as far as they go."""
+    """Return the words of a command with its placeholders replaced by ``rest``, as far as there are values."""
     words, arguments = command.split(), list(rest)
     for at, word in enumerate(words):
         if word.isupper() and arguments and not arguments[0].startswith("-"):
@@ -144,7 +150,7 @@ def _filled(command: str, rest: Sequence[str]) -> list[str]:
 
 
 def _agreed(command: str) -> bool:
-    """Return whether a person at the terminal wants the command to be run."""
+    """Ask whether to run the command; False if this is not a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     sys.stderr.write(f"Did you mean: {command}? Run it? [y/N] ")

@@ -1,4 +1,4 @@
-"""Entry point of ``schedctl``. What is asked all day long is answered before the rest is loaded."""
+"""Entry point of ``schedctl``. Frequent commands run without loading the command parser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            # A name that the terminal's encoding lacks is no reason to fail.
+            # Characters that the terminal cannot encode must not make a command fail.
             reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))
 
@@ -61,9 +61,9 @@ def main(words: Sequence[str]) -> int:
             code = invoke(words, options)
         sys.stdout.flush()
     except SystemExit:
-        raise  # the parser's own: it has answered the shell's question for completions
+        raise  # the parser exits this way after it has printed shell completions
     except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
-        # The parser may have stopped before it came to this option.
+        # The parser may have failed before it reached --json.
         from scheduler.cli.shell.context import GlobalOptions
         from scheduler.cli.shell.exits import report
 
@@ -74,15 +74,15 @@ def main(words: Sequence[str]) -> int:
 
 
 _DAEMON = ["daemon"]
-# Rows are many and hold few cycles: to scan them at Python's own threshold takes a twelfth of a weekly report.
+# Rows are many and hold few reference cycles: Python's default threshold costs a twelfth of a weekly report.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _LISTS = (["queue", "list"], ["jobs"], ["queue"], ["jobs", "list"])
 
 
 def plainly_asked(words: Sequence[str]) -> tuple[GlobalOptions, list[str], list[str]] | None:
-    """Return the options, the command and the states asked for of a plain ``queue list`` or ``daemon``.
+    """Return the options, the command and the states to list, for a plain ``queue list`` or ``daemon``.
 
-    None for everything else, help and typing errors too, which the parser knows how to answer.
+    None for any other command line, also for help and errors: the parser handles them.
     """
     from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""`schedctl prompt`: the daemon's cached line, for shell prompts. Answered before anything else is loaded.
+"""`schedctl prompt`: the daemon's cached status line, for shell prompts.
 
-Neither settings nor database are read where that can be helped: asking must cost what starting Python costs.
+It imports nothing else and avoids reading settings and database, so that it takes no longer than Python's start.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import sys
 from scheduler import line
 
 _PIPE = "wake"
-_SETTINGS_MAX = 1 << 16  # characters in which the plainest way has to come
+_SETTINGS_MAX = 1 << 16  # characters that are searched for a plain state_dir
 
 
 def show_line(config: str | None) -> int:
-    """Write the line of the settings' daemon; one that does not run is shown. No output if nothing is known."""
+    """Write the cached line, marked if the daemon does not run; no output if there is no line. Return exit code 0."""
     for folder, has_pipe in _folders(config):
         try:
             text = line.read(folder)
         except OSError:
-            continue  # not for this user to read; another folder may be
+            continue  # not readable by this user; try the next folder
         if text is not None:
             sys.stdout.write(f"{text}{' (no daemon)' if has_pipe and not _answers(folder) else ''}\n")
             break
@@ -29,10 +29,10 @@ def show_line(config: str | None) -> int:
 
 
 def _folders(config: str | None) -> list[tuple[str, bool]]:
-    """Return where the line may lie, and whether the daemon's pipe lies beside it.
+    """Return the folders that may hold the line, each with whether the daemon's pipe is in it.
 
-    With settings of one's own that is their state folder, else also the services'. From those the service manager
-    removes the line together with the daemon.
+    With an explicit settings file or state folder it is the state folder alone, otherwise also the folders of the
+    services. Those have no pipe: the service manager removes the line when the daemon stops.
     """
     named = os.environ.get("SCHEDCTL_STATE_DIR")
     config = config or os.environ.get("SCHEDCTL_CONFIG")
@@ -45,7 +45,7 @@ def _folders(config: str | None) -> list[tuple[str, bool]]:
 
 
 def _quickly(config: str) -> str | None:
-    """Return the state folder if the file names it in the plainest way, before any table; None: read it properly."""
+    """Return the state folder if the file sets it as a plain absolute path before any table; None: parse the file."""
     try:
         plain_file = os.open(os.path.expanduser(config), os.O_RDONLY | os.O_NONBLOCK)  # noqa: PTH111 - costs less
         with open(plain_file, encoding="utf-8") as stream:  # noqa: PTH123 - likewise
@@ -71,7 +71,7 @@ def _slowly(config: str) -> str:
 
 
 def _answers(folder: str) -> bool:
-    """Return whether a daemon listens, as far as this user may know."""
+    """Return whether a daemon listens on the pipe; True if this user has no permission to find out."""
     try:
         os.close(os.open(f"{folder}/{_PIPE}", os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:
@@ -80,7 +80,7 @@ def _answers(folder: str) -> bool:
 
 
 def parse(words: list[str]) -> tuple[str | None] | None:
-    """Return the settings file named in a plain ``prompt``, which may be none; None for every other command line."""
+    """Return (settings file or None,) for a plain ``prompt``; None for every other command line."""
     match words:
         case ["prompt"]:
             return (None,)

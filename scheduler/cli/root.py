@@ -1,4 +1,4 @@
-"""Root: the table of commands, each loaded when it is used."""
+"""The root group of ``schedctl`` and its table of commands, each loaded on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.cli.guesses import ALIASES, meant
 from scheduler.cli.shell.command import CommandGroup, later
 from scheduler.cli.shell.context import Cli, GlobalOptions
 
-# name -> where it is (see scheduler.cli.shell.command.Later) and summary.
+# name -> module and function (see scheduler.cli.shell.command.Later), and summary.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init:init", "Create settings for this machine, and a database."),
     "status": ("status:status", "On track or not, actions, jobs, sessions, hours: one screen."),
@@ -55,18 +55,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class Root(CommandGroup):
-    """The group of all commands."""
+    """The root group: all commands and their aliases."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the summaries of the commands, and their second names."""
+        """Write the summaries of the commands and the aliases."""
         super().format_commands(ctx, formatter)
         with formatter.section("Second names"):
             formatter.write_dl([(name, f"The same as: {command}") for name, command in ALIASES.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that ``args`` begin with. Raises UsageFault with what to type for a known wrong guess.
+        """Return the command that ``args`` begin with; aliases are resolved.
 
-        A misspelled one gets its nearest names.
+        Raises UsageFault with the right command for a known wrong guess; a misspelled command gets similar names.
         """
         guess = meant(args, str(own_file(ctx.obj.options.config, os.environ))) if ctx.obj else None
         args = guess or args
@@ -76,7 +76,7 @@ class Root(CommandGroup):
 
 
 def invoke(words: Sequence[str], options: GlobalOptions) -> int:
-    """Parse one command line, run its command and return the exit code. Raises what the command raises."""
+    """Parse one command line, run the command and return its exit code. Errors of the command are not caught."""
     with closing(Cli(options)) as cli:
         answer = tree().main(list(words), prog_name="schedctl", standalone_mode=False, obj=cli)
     return answer if isinstance(answer, int) else 0
@@ -94,7 +94,7 @@ def tree() -> TyperGroup:
     app.callback(epilog="\b\nExample:\n  schedctl queue list --state active")(_schedctl)
     later(app, COMMANDS)
     second = {name: (COMMANDS[word.split()[0]][0], f"The same as: {word}") for name, word in ALIASES.items()}
-    later(app, second, hidden=True)  # found by those who misspell them
+    later(app, second, hidden=True)  # registered so that misspelled aliases get suggestions
     root = get_command(app)
     if not isinstance(root, TyperGroup):
         raise TypeError("the root of the command tree is no group")
@@ -102,7 +102,7 @@ def tree() -> TyperGroup:
 
 
 def _version(ctx: typer.Context, value: bool) -> None:
-    """Show the version and leave; other options of the line do not matter."""
+    """Print the version and exit; other options are ignored."""
     if value:
         from scheduler.cli.commands.daemon import show_version
 

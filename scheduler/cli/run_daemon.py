@@ -1,4 +1,4 @@
-"""Run the daemon, as `schedctl daemon` does. Sessions wait to be adopted meanwhile: as little as possible is loaded."""
+"""`schedctl daemon`. Few modules are loaded: a fast start lets the daemon adopt running sessions soon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.cli.shell.context import Cli
 
 
 def run_daemon(cli: Cli) -> None:
-    """Run it in the foreground until it is asked to stop."""
+    """Run the daemon in the foreground until it is asked to stop."""
     with _loading():
         import structlog
 
@@ -29,15 +29,15 @@ def run_daemon(cli: Cli) -> None:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Load modules without what a daemon does not need for it.
+    """Speed up imports in the block: no garbage collection, and no import of rich.
 
-    Imports leave no garbage, and a collector that looks for it takes a tenth of a start. Another tenth is rich, which
-    structlog would load to draw tracebacks that we have written plainly.
+    Imports leave no garbage, yet the collector takes a tenth of the start. Another tenth is rich, which structlog would
+    import to draw tracebacks; ours are plain text.
     """
     gc.disable()
     without_rich = "rich" not in sys.modules
     if without_rich:
-        sys.modules["rich"] = None  # type: ignore[assignment] # makes an import of it fail
+        sys.modules["rich"] = None  # type: ignore[assignment] # lets an import of rich fail
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Runs as rows of a table, and what it may cost to stop one."""
+"""Table rows for runs, and the warning about training lost when a run is stopped."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from scheduler.cli.shell.output import Output, hours
 from scheduler.core.run import Ended, Run, Running, Stopping
 
 OUTCOMES = {"yielded": "saved and stopped"}
-"""Outcomes by the words that people read."""
+"""Displayed text by stored outcome; outcomes without an entry are displayed unchanged."""
 
 RUN_COLUMNS = ("run", "-pool", "--~jobs", "state", "-started", "---ends", "-->length", "~outcome")
 
 
 def run_row(run: Run, out: Output) -> tuple[str, ...]:
-    """Return one run as a row under ``RUN_COLUMNS``; ``ends`` is the deadline while it is live.
+    """Return the cells of one run for ``RUN_COLUMNS``; ``ends`` is the deadline until the run has ended.
 
-    One that waits in its platform's queue has neither: why it waits stands in their place.
+    A run that waits in its platform's queue has no start or end: the last cells are its queue position and the reason.
     """
     state = run.state
     if run.wait is not None:
@@ -40,10 +40,10 @@ def run_row(run: Run, out: Output) -> tuple[str, ...]:
 
 
 def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
-    """Say what becomes of a run that was asked to stop, if it cannot be asked to save; nothing when that is unknown.
+    """Warn if a run that was asked to stop cannot save first; no output if the platform does not answer.
 
-    With ``job``, that one alone was asked to leave: where it shares its session with others that go on, only a session
-    that sees the artifact store can let it go.
+    ``key`` is the run's ID. ``job`` is None if the whole run was asked to stop. Otherwise only that job was: if other
+    jobs of the session continue, only a session that sees the artifact store can stop one job alone.
     """
     from platforms.base import PlatformError, SessionState, StopChannel
     from scheduler.core.job import Active

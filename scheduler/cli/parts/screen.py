@@ -1,4 +1,4 @@
-"""Screen: the overview in words, as sections that `status` prints and `top` draws."""
+"""The overview as tables of text: `status` prints them, `top` draws them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from scheduler.views.training import TrainingProgress
 from scheduler.views.verdict import sentence, when
 
 ACTIONS, JOBS, SESSIONS, POOLS, WORK = "Actions required", "Jobs", "Sessions", "Pools", "Under way"
-"""The sections of the screen, in their order."""
+"""Titles of the sections, in display order."""
 ORDERS = ("place", "progress", "state", "name")
 _CLEAR_SECONDS = 6 * 86_400
-# What is going on comes before what is over.
+# Sort order by state: unfinished jobs before finished ones.
 _STATES = (Active, Queued, Held, Failed, Done, Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenTable:
-    """One table under a title. ``columns`` are marked as in Output.table; ``more`` names the command that lists all."""
+    """A titled table. ``columns`` are marked as in Output.table; ``more`` is the command that lists all rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ class ScreenTable:
 
 
 def look(cli: Cli) -> Overview:
-    """Read the state of things. Raises StoreFailure."""
+    """Return the overview, read from the database in one transaction. Raises StoreFailure."""
     app, now = cli.app, cli.now
     daemon, clock = app.settings.daemon, app.settings.clock
     with app.database.read() as tx:
@@ -47,12 +47,12 @@ def look(cli: Cli) -> Overview:
 
 
 def verdict_line(state: Overview, out: Output) -> str:
-    """Return in one line whether training goes well."""
+    """Return one line on whether training goes well."""
     return sentence(state.verdict, state.at, out.zone)
 
 
 def headline(state: Overview, out: Output) -> str:
-    """Return in one line whether the daemon does its work."""
+    """Return one line on the daemon: its problem, or its name and last cycle."""
     daemon = state.daemon
     if daemon.problem:
         return daemon.problem
@@ -65,9 +65,10 @@ def headline(state: Overview, out: Output) -> str:
 def sections(
     state: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
 ) -> list[ScreenTable]:
-    """Return what there is to see: actions required, jobs with their ETA, sessions, hours. No empty sections.
+    """Return the non-empty sections: actions required, jobs with their ETA, sessions, pools, work under way, jobs done.
 
-    ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
+    ``order`` is one of ``ORDERS`` and sorts the jobs. ``keeps`` filters the jobs that are neither done nor cancelled;
+    None keeps all.
     """
     jobs = [job for job in state.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
     jobs.sort(key=_KEYS[order])
@@ -134,7 +135,7 @@ def sections(
 
 
 def overview_json(state: Overview) -> dict[str, Any]:
-    """Return the overview as it stands in ``status --json``."""
+    """Return the overview as the document of ``status --json``."""
     return {
         "at": state.at,
         "verdict": asdict(state.verdict),
@@ -170,7 +171,7 @@ def overview_json(state: Overview) -> dict[str, Any]:
 
 
 def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str, ...]:
-    """Return a row short enough for 80 columns; a state out of the ordinary stands for the age of the last report."""
+    """Return the row of one job in a session; an unusual health replaces the age of the last report, to save width."""
     if run.wait is not None:
         place = f"number {run.wait.place}" if run.wait.place else ""
         return (going.job, run.pool, f"{going.step:,}", "", "", "waits", place, run.key)
@@ -224,20 +225,23 @@ _KEYS: dict[str, Any] = {
 
 
 def cut(section: ScreenTable, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
-    """Return the rows that fit and how many do not."""
+    """Return the rows that fit into ``most`` lines, and the number of rows left out."""
     if len(section.rows) <= most:
         return section.rows, 0
-    kept = max(0, most - 1)  # the line about the others takes one
+    kept = max(0, most - 1)  # one line says how many rows were left out
     return section.rows[:kept], len(section.rows) - kept
 
 
-# Words and small pictures for how training goes: bars, arrows, spans.
-_STEADY = 0.002  # a loss that changed by less is drawn as level
+# Training progress as text: bars, arrows and ages.
+_STEADY = 0.002  # a loss whose trend is smaller is shown as level
 _HOUR, _DAY = 3_600, 86_400
 
 
 def bar(saved: int, live: int, whole: int, width: int = 10) -> str:
-    """Return a bar of ``width`` characters: what is saved, what is live beyond it, and what is left."""
+    """Return a bar of ``width`` characters: saved steps, unsaved steps, steps to go.
+
+    ``whole`` is the number of steps of the job; the bar is empty if it is not positive.
+    """
     if whole <= 0:
         return ""
     full = min(width, width * saved // whole)
@@ -246,14 +250,14 @@ def bar(saved: int, live: int, whole: int, width: int = 10) -> str:
 
 
 def arrow(trend: float | None) -> str:
-    """Return where a loss goes; nothing when too little of it is known."""
+    """Return an arrow for the trend of a loss; empty if ``trend`` is None."""
     if trend is None:
         return ""
     return "→" if abs(trend) < _STEADY else "↓" if trend < 0 else "↑"
 
 
 def ago(seconds: int) -> str:
-    """Return how long ago something was reported, in its largest unit: ``12s ago``, ``5m ago``, ``3h ago``."""
+    """Return an age in its largest unit, such as ``12s ago``, ``5m ago`` or ``3h ago``; a negative age counts as 0."""
     seconds = max(0, seconds)
     if seconds < 60:
         return f"{seconds}s ago"
@@ -263,7 +267,7 @@ def ago(seconds: int) -> str:
 
 
 def forecast_words(going: TrainingProgress, now: int, zone: str) -> str:
-    """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if it is unknown."""
+    """Return the expected and latest end of a job, such as ``Fri 12:40 (latest 15:40)``; empty without a forecast."""
     forecast = going.forecast
     if forecast is None:
         return ""
@@ -273,12 +277,12 @@ def forecast_words(going: TrainingProgress, now: int, zone: str) -> str:
 
 
 def last_loss(going: TrainingProgress) -> float | None:
-    """Return the newest held-out loss, or else the newest loss."""
+    """Return the newest held-out loss, otherwise the newest training loss; None if there is neither."""
     return going.loss if going.held_out_loss is None else going.held_out_loss
 
 
 def facts(going: TrainingProgress, now: int, zone: str) -> list[tuple[str, str]]:
-    """Return how a job's training stands, as names and values."""
+    """Return a job's training progress as (name, value) pairs; a value is empty if it is unknown."""
     drawn = bar(going.saved_step, going.step, going.target_step, 20)
     live = f", {going.step:,} live" if going.step > going.saved_step else ""
     done = share(going.step, going.target_step)

@@ -1,1 +1,1 @@
-"""What every command shares: context, exit codes, names, output and its shapes."""
+"""Base of all commands: parser classes, context, exit codes, name lookup, output and tables."""

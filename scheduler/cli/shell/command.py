@@ -1,4 +1,4 @@
-"""Command and group: what all of ``schedctl``'s commands share. Help has an example, options may stand anywhere."""
+"""Base classes of ``schedctl``'s commands and groups: shared options, examples in the help, lazy loading."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _SCRIPT = (
 )
 
 _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
-"""Options by their old names."""
+"""New names of renamed options, by old name; both work."""
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 REASON = ("--reason", "--why")
-"""The names of the option for a reason."""
+"""Spellings of the option for a reason."""
 Reason = Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")]
 
 
 class CliCommand(TyperCommand):
-    """A command that also takes the options of ``schedctl`` itself, and before them its ``tables``'."""
+    """A command that also accepts the options of ``schedctl`` itself, and the table options named in ``tables``."""
 
     tables: ClassVar[tuple[str, ...]] = ()
 
@@ -50,7 +50,7 @@ class CliCommand(TyperCommand):
         super().__init__(*args, params=[*(params or ()), *shared], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; warn of options by the names that they had before."""
+        """Parse ``args``; warn on standard error of options given by their old names."""
         own = args[: args.index("--")] if "--" in args else args
         options = {option for param in self.params for option in param.opts}
         for word in dict.fromkeys(word.partition("=")[0] for word in own):
@@ -62,24 +62,27 @@ class CliCommand(TyperCommand):
 
 
 class Tables(CliCommand):
-    """A command that shows tables."""
+    """A command with several tables: it accepts ``--wide``."""
 
     tables = ("wide",)
 
 
 class Listing(CliCommand):
-    """A command that shows one table, whose columns can be chosen."""
+    """A command with one table: it accepts ``--wide`` and ``--columns``."""
 
     tables = ("wide", "columns")
 
 
 class Later(TyperCommand):
-    """Stands in a group for the command ``where`` it is: ``module:function``, or a module with a group ``app``."""
+    """Placeholder for a command that is imported on first use; keeps imports out of commands that do not need them.
+
+    ``where`` is ``module:function`` in scheduler.cli.commands, or ``module`` if the module holds a group ``app``.
+    """
 
     where: ClassVar[str]
 
     def load(self) -> Any:
-        """Return the command."""
+        """Import and return the command."""
         module, _, function = self.where.partition(":")
         place: Any = import_module(f"scheduler.cli.commands.{module}")
         target = getattr(place, function or "app")
@@ -89,35 +92,36 @@ class Later(TyperCommand):
 
 
 def whole(command: Any) -> Any:
-    """Return a command of a group, loaded if it is elsewhere."""
+    """Return a command of a group; a placeholder is loaded first."""
     return command.load() if isinstance(command, Later) else command
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself.
+    """A group of commands that also accepts the shared options.
 
-    ``old_names`` are those by which an older version called some of them; they work, and a warning names the new one.
+    ``alone`` is the command that runs if none is named; empty: show the help. ``old_names`` maps old names of commands
+    to the current ones; they still work, with a warning.
     """
 
     alone = ""
     old_names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        options["suggest_commands"] = False  # its own are by spelling alone
+        options["suggest_commands"] = False  # the parser's own suggestions ignore --yes; see resolve_command
         super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; without any command among them they are those of the command ``alone``."""
+        """Parse ``args``; if they name no command, they are the arguments of the command ``alone``."""
         if self.alone and not {"-h", "--help"} & set(args) and (not args or args[0].startswith("-")):
             named = any(word in self.commands for word in args)
             args = args if named else [self.alone, *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that ``args`` begin with; an unknown one is answered with names like it.
+        """Return the command that ``args`` begin with. The error for an unknown command suggests similar names.
 
-        A command that asks for a confirmation (--yes) is suggested only for the beginning of its own name: "start" does
-        not suggest "restart".
+        A command that asks for a confirmation (--yes) is suggested only if the first character is the same: "start"
+        does not suggest "restart".
         """
         if args[0] == "ls" and "list" in self.commands:
             args = ["list", *args[1:]]
@@ -140,12 +144,12 @@ class CommandGroup(TyperGroup):
 
 @dataclass(frozen=True)
 class Several:
-    """Options that several commands have, by their names, as typer reads them. A command takes them as a dict."""
+    """Options shared by several commands: typer annotations by name. A command receives the values as one dict."""
 
     options: Mapping[str, Any]
 
     def parameters(self) -> list[Parameter]:
-        """Return each as a parameter of its own."""
+        """Return one parameter per option, for the signature that typer reads."""
         kind = Parameter.POSITIONAL_OR_KEYWORD
         return [Parameter(name, kind, default=None, annotation=hint) for name, hint in self.options.items()]
 
@@ -156,10 +160,10 @@ def group(
     commands: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> typer.Typer:
-    """Return a new group with ``commands`` as of :func:`later`; by itself it is the one ``alone``, or shows help."""
+    """Return a new group with ``commands`` as in :func:`later`; ``alone`` and ``old_names`` as in CommandGroup."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
     app = typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
-    app.callback()(lambda: None)  # else the parser takes a group of one command for that command
+    app.callback()(lambda: None)  # without a callback typer turns a group of one command into that command
     later(app, commands)
     return app
 
@@ -167,18 +171,19 @@ def group(
 def command(
     *examples: str, job_file: str = "", script: str = "", kind: type[CliCommand] = CliCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return what makes a function a command for :func:`later`; ``examples`` are what a user would type.
+    """Return a decorator that makes a function a command for :func:`later`; the help shows ``examples``.
 
-    Its first parameter is the :class:`Cli`, or the parser's context, called ``ctx``. The others are options.
-    ``job_file`` is the name by which they call a job's definition, ``script`` that of a script: what it holds is shown
-    below them. ``kind`` is :class:`Listing` for a list, :class:`Tables` for several.
+    The function's first parameter is the :class:`Cli`, or the parser's context if it is called ``ctx``. The others are
+    options. ``job_file`` and ``script`` are the names of a job definition and of a script in the examples: the help
+    shows sample contents for them; empty if no example uses one. ``kind`` is the class of the command:
+    :class:`Listing` for one table, :class:`Tables` for several.
     """
     lines = ["Example:" if len(examples) == 1 else "Examples:", *(f"  {e}" for e in examples)]
     if job_file:
         lines += [f"where {job_file} holds:", *(f"    {line}" for line in _JOB_FILE)]
     if script:
         lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
-    # A line with \b alone keeps the lines of a paragraph apart in the help.
+    # A line that holds only \b stops the parser from wrapping the lines that follow it in the help.
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     registered = app.command(cls=kind, epilog="\b\n" + "\n".join(lines))
 
@@ -199,7 +204,7 @@ def command(
             gathered = {name: {key: arguments.pop(key) for key in values.options} for name, values in several.items()}
             function(ctx.obj, **arguments, **gathered)
 
-        # This is what typer makes the parser of.
+        # typer builds the parser from the signature and the annotations.
         context = first.replace(name="ctx", annotation=typer.Context)
         options = [each for one in own for each in (several[one.name].parameters() if one.name in several else [one])]
         called.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]
@@ -211,13 +216,13 @@ def command(
 
 
 def later(app: typer.Typer, commands: Mapping[str, tuple[str, str]], **more: Any) -> None:
-    """Put commands into a group that are loaded when used: by name, where as of :class:`Later`, and the summary."""
+    """Add commands to a group, loaded on first use; by name, (``where`` of :class:`Later`, summary)."""
     for name, (where, summary) in commands.items():
         app.command(name, cls=type("Later", (Later,), {"where": where}), help=summary, **more)(lambda: None)
 
 
 def parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return ``read`` as what parses an option: the message of its ValueError is what is wrong with the option."""
+    """Return ``read`` as a parser of option values: a ValueError becomes a usage error with the same message."""
 
     def value_of(text: str) -> Any:
         try:
@@ -235,13 +240,13 @@ def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any
 
 
 def _shared(option: str, words: str, **more: Any) -> Any:
-    """Return an option that every call keeps in its :class:`Options`, not in the command's own parameters."""
+    """Return an option whose value goes to the call's GlobalOptions, not to the command's own parameters."""
     return typer.Option(option, help=words, callback=_remember, expose_value=False, **more)
 
 
 @lru_cache(maxsize=1)
 def _all_options() -> tuple[Any, ...]:
-    """Return the shared options as the parser wants them, made by typer from a signature like any other."""
+    """Return the shared options as parser objects, built by typer from the signature of ``declare``."""
     app = typer.Typer(add_completion=False)
 
     @app.command()
@@ -270,7 +275,7 @@ def _options(*names: str) -> list[Any]:
 
 
 def confirm(cli: Cli, question: str, *, yes: bool) -> None:
-    """Ask a person at the terminal whether to go on, unless ``yes``. Raises Refusal without their consent."""
+    """Ask for confirmation at the terminal, unless ``yes``. Raises Refusal if it is denied or there is no terminal."""
     if yes:
         return
     remedy = "To do it without being asked, add --yes"

@@ -1,4 +1,4 @@
-"""Context: what a command works with. Everything is made on first use, so a listing pays for nothing else."""
+"""The context of a command: options, settings, app and output. Created on first use, so that listings stay fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class GlobalOptions:
-    """The options that every command takes, before or after its name, and those of lists."""
+    """Options that every command accepts, before or after its name, and those of tables (``wide``, ``columns``)."""
 
     config: Path | None = None
     json: bool = False
@@ -35,7 +35,7 @@ class GlobalOptions:
 
 @dataclass
 class Cli:
-    """One call of ``schedctl``."""
+    """Context of one call of ``schedctl``."""
 
     options: GlobalOptions = field(default_factory=GlobalOptions)
 
@@ -48,19 +48,19 @@ class Cli:
 
     @cached_property
     def app(self) -> App:
-        """The app on the full settings. Raises ConfigError."""
+        """The app, built from the full settings. Raises ConfigError."""
         from scheduler.app import load_app
 
         return load_app(self.options.config)
 
     @cached_property
     def out(self) -> Output:
-        """Where to write; times are shown in the zone of the settings."""
+        """Output of the command; times are shown in the time zone of the settings."""
         return self._output(self.paths.zone, self.redact)
 
     @cached_property
     def redact(self) -> KnownSecrets:
-        """Replaces every secret that is known in a text."""
+        """Function that replaces the secrets of settings and environment in a text."""
         from config.known_secrets import KnownSecrets
 
         return KnownSecrets(self.paths.values, os.environ)
@@ -72,7 +72,7 @@ class Cli:
 
     @cached_property
     def plain(self) -> Output:
-        """As ``out``, for commands that must work while the settings do not."""
+        """Like ``out``, but usable if the settings are invalid; times are in UTC."""
         from scheduler.cli.shell.exits import known_to
 
         return self._output("UTC", known_to(self.options))
@@ -83,14 +83,14 @@ class Cli:
 
     @property
     def planning_context(self) -> PlanningContext:
-        """What questions to the planner are answered with, as the daemon would plan now."""
+        """Inputs for planner queries, the same as the daemon would use now."""
         from scheduler.service.requests.questions import PlanningContext
 
         app = self.app
         return PlanningContext(app.database, app.pools, self.now, app.policy.horizon_seconds, app.planning)
 
     def platform(self, pool: str) -> Platform:
-        """Return the adapter of one configured pool, whatever is wrong with the others. Raises PlatformError."""
+        """Return the adapter of one configured pool; errors of other pools do not matter. Raises PlatformError."""
         return self.app.platform(pool)
 
     def close(self) -> None:
@@ -101,12 +101,12 @@ class Cli:
 
     @property
     def now(self) -> int:
-        """Scheduled UTC seconds; in the folder of a rehearsal, the rehearsal's."""
+        """The time of the app's clock in UTC seconds; the simulated time in the folder of a rehearsal."""
         return self.app.clock.now()
 
     @property
     def who(self) -> str:
-        """Who asks, for the event log."""
+        """Name of the user, for the event log; ``uid N`` if the account has no name."""
         if name := os.environ.get("SUDO_USER") or os.environ.get("USER"):
             return name
         try:
@@ -115,7 +115,7 @@ class Cli:
             return f"uid {os.getuid()}"
 
     def wake_daemon(self) -> None:
-        """Let a running daemon act on what was just written; say who will where none listens here."""
+        """Wake the daemon to process a change; if none listens here, say when the change takes effect."""
         from scheduler.store import lease
         from scheduler.wake import wake
 

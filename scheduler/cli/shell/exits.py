@@ -1,4 +1,4 @@
-"""Exit codes, listed once, and what a person sees of an error: what failed, why, and the next command."""
+"""Exit codes of ``schedctl``, and the report of an error: what failed, why, and the next command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """What the exit code of ``schedctl`` tells a script."""
+    """Exit codes of ``schedctl``; ``MEANINGS`` explains them."""
 
     OK = 0
     BUG = 1
@@ -50,7 +50,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.BROKEN_PIPE: "the reader of the output went away",
 }
 
-# By name, so that telling errors apart imports nothing; the nearest base class decides.
+# Keyed by class name to avoid importing the modules; the nearest base class decides.
 CODES: dict[str, Exit] = {
     "jobs.problem.InvalidInput": Exit.CONFIG,
     "jobs.problem.NotFound": Exit.NOT_FOUND,
@@ -86,19 +86,19 @@ CODES: dict[str, Exit] = {
 
 
 class UsageFault(UserError):
-    """The words of the command line do not go together."""
+    """The arguments of the command line are invalid or contradict each other."""
 
 
 class PlatformFault(UserError):
-    """This machine, or a platform, does not do what the command needs."""
+    """This machine or a platform does not support what the command needs."""
 
 
 class Violations(UserError):
-    """A check found something wrong."""
+    """A check found a violation."""
 
 
 def code_of(error: BaseException) -> Exit:
-    """Return the exit code of an error."""
+    """Return the exit code of an error; BUG if no class of it is in ``CODES``."""
     for kind in type(error).__mro__:
         code = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
@@ -107,16 +107,16 @@ def code_of(error: BaseException) -> Exit:
 
 
 def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = ()) -> int:
-    """Tell the user about an error on standard error, and return the exit code.
+    """Write an error to standard error, as JSON if asked for, and return the exit code.
 
-    ``words`` are those of the command line: an address among them may hold a password.
+    ``words`` are the arguments of the command line: a URL among them may hold a password to redact.
     """
     error = _explained(error, options)
     code = code_of(error)
     if code is Exit.INTERRUPTED:
         return code
     if code is Exit.BROKEN_PIPE:
-        # The interpreter flushes once more at its end; that must not fail, and must not be seen.
+        # The interpreter flushes standard output once more at exit; that must not raise or print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code
     redact = known_to(options, words)
@@ -133,20 +133,20 @@ def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = 
         if code is Exit.BUG:
             hint = "" if options.debug else " Please report it with the output of the same command with --debug."
             lines = [f"unexpected {type(error).__name__}: {_message(error)}.{hint}"]
-        is_help = len(lines) > 1 and code is Exit.USAGE  # of a group without a command
+        is_help = len(lines) > 1 and code is Exit.USAGE  # the help of a group called without a command
         sys.stderr.writelines(redact(clean(line if is_help else f"schedctl: {line}")) + "\n" for line in lines)
     return code
 
 
 def document_of(error: BaseException, options: GlobalOptions) -> dict[str, Any]:
-    """Return an error as ``--json`` shows it, for those who tell it to a program themselves."""
+    """Return an error as the document that ``--json`` writes, for callers that send it elsewhere."""
     error = _explained(error, options)
-    own = getattr(error, "document", None)  # of a command that told its error itself
+    own = getattr(error, "document", None)  # set by a command that has already reported its error
     return own if isinstance(own, dict) else _document(error, code_of(error))
 
 
 def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redactor:
-    """Return what replaces every secret that settings, environment and ``words`` hold, whatever is wrong with them."""
+    """Return a redactor for the secrets in settings, environment and ``words``; works with unreadable settings."""
     from config.errors import ConfigError
     from config.known_secrets import KnownSecrets
     from config.layers import read_layers
@@ -154,13 +154,13 @@ def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redactor:
     try:
         values = read_layers(options.config).values
     except (ConfigError, OSError):
-        values = {}  # the settings themselves are what cannot be read; their error shows none of them
+        values = {}  # unreadable settings: the error about them shows no values
     return KnownSecrets(values, os.environ, words)
 
 
 def _explained(error: BaseException, options: GlobalOptions) -> BaseException:
-    """Return what is behind an error that was not expected: damaged rows of the database, if there are any."""
-    # A time that no calendar knows is reported as an error of the system.
+    """Return the cause of an unexpected error: damaged rows of the database if there are any, otherwise the error."""
+    # A damaged time outside the range of the calendar raises OSError with EOVERFLOW.
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
     from config.paths import load_paths
@@ -171,7 +171,7 @@ def _explained(error: BaseException, options: GlobalOptions) -> BaseException:
         damage_found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
     except DatabaseCorrupt as damage:
         return damage
-    except Exception:  # noqa: BLE001 - the settings or the database cannot be used: the first error is the one to tell
+    except Exception:  # noqa: BLE001 - settings or database cannot be used: report the first error
         return error
     return error if damage_found is None else damage_found
 
@@ -189,7 +189,7 @@ def _document(error: BaseException, code: Exit) -> dict[str, Any]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the error's words; those about a command line also name the command to ask for help."""
+    """Return the message of the error; that of a usage error ends with the command that shows the help."""
     say = getattr(error, "format_message", None)
     if say is None:
         words = str(error)

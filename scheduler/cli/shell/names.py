@@ -1,4 +1,4 @@
-"""Names: find what a user named, or say which names come close."""
+"""Lookup of runs and pools by name, with similar names suggested in the error."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
 
 
 def find_pool(pools: dict[str, Pool], name: str) -> Pool:
-    """Return a configured pool. Raises NotFound."""
+    """Return the configured pool of this name. Raises NotFound."""
     if name not in pools:
         raise NotFound("unknown pool", f"{name} is not among the settings", meant(name, pools, "schedctl pools"))
     return pools[name]
 
 
 def meant(word: str, names: Iterable[str], listing: str) -> str:
-    """Return the remedy for an unknown name: those that come close, or the command that lists all."""
+    """Return the remedy for an unknown name: similar names, or ``listing``, the command that lists all."""
     close = get_close_matches(word, list(names))
     return f"Did you mean {' or '.join(close)}?" if close else f"See: {listing}"
 
 
 def free_name(wanted: str, used: Collection[str]) -> str:
-    """Return ``wanted``, or with a number behind it where another job has that name."""
+    """Return ``wanted`` if it is not in ``used``, otherwise its first 36 characters with the lowest free number."""
     numbered = (f"{wanted[:36]}-{number}" for number in range(2, len(used) + 3))
     return next(name for name in (wanted, *numbered) if name not in used)
 
 
 def listed(words: Collection[str], most: int = 8) -> str:
-    """Return a few names in one line."""
+    """Return the first ``most`` names, sorted and joined by commas, and how many more there are."""
     first = sorted(words)[:most]
     return ", ".join(first) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -1,7 +1,7 @@
-"""Output: data on standard output, as JSON or for people; talk on standard error.
+"""Output of commands: data on standard output, as JSON or text; messages and warnings on standard error.
 
-People get rich tables on a terminal and plain aligned text otherwise. Names and messages come from platforms, training
-scripts and files, so whatever could steer a terminal is taken out of them.
+Tables are wrapped and coloured on a terminal, and plain aligned text otherwise. Names and messages come from platforms,
+training scripts and files, so terminal escape sequences are removed from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.cli.shell.table import column_of, drawn
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
 
 T = TypeVar("T")
-_PIPE_COLUMNS = 160  # of a pipe or file, unless COLUMNS says otherwise
+_PIPE_COLUMNS = 160  # width of a pipe or file, unless the variable COLUMNS is set
 
 STYLES = {
     "active": "green",
@@ -44,16 +44,16 @@ STYLES = {
     "quarantined": "red",
 }
 _OLD_TITLES = {"weight": "priority", "whom": "subject", "held": "reserved", "key": "run", "done by": "eta"}
-"""Titles of columns by their old names."""
+"""Current titles of renamed columns, by old title; ``--columns`` accepts both."""
 _CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command writes. ``zone`` is the one in which people read times; ``redact`` sees all that is written.
+    """The output of a command. ``zone`` is the time zone of displayed times; ``redact`` is applied to all output.
 
-    A command says everything twice, as data and in lines and tables for people; its reader gets what it can read.
-    Tables have all their columns when ``wide``, and those that ``only`` names if it names any.
+    A command writes everything both as data and as lines and tables; ``as_json`` selects which of them is printed.
+    Tables have all their columns if ``wide``, and only the columns in ``only`` unless it is empty.
     """
 
     as_json: bool
@@ -64,23 +64,23 @@ class Output:
     only: tuple[str, ...] = ()
 
     def data(self, document: dict[str, Any]) -> None:
-        """Write one JSON document, if one was asked for: a single line, or indented for the eyes of a person."""
+        """Write one JSON document if ``as_json``: on a single line, or indented on a terminal."""
         if self.as_json:
             indent = 2 if sys.stdout.isatty() else None
             sys.stdout.write(self.redact(json.dumps(document, indent=indent)) + "\n")
 
     def line(self, text: str = "") -> None:
-        """Write one line of data for people."""
+        """Write one line of text to standard output, unless ``as_json``."""
         if not self.as_json:
             sys.stdout.write(self.redact(clean(text)) + "\n")
 
     def say(self, text: str) -> None:
-        """Tell the user something that is no data; a program that asked for JSON is not talked to."""
+        """Write a message to standard error, unless ``as_json``."""
         if not self.as_json:
             sys.stderr.write(self.redact(clean(text)) + "\n")
 
     def warn(self, text: str, *, in_data: bool = False) -> None:
-        """Tell user and program alike what they should know; a program reads in the data what stands ``in_data``."""
+        """Write a warning to standard error; skipped if ``as_json`` and the JSON document holds it (``in_data``)."""
         if in_data and self.as_json:
             return
         sys.stderr.write(f"schedctl: warning: {self.redact(clean(text))}\n")
@@ -88,7 +88,7 @@ class Output:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write a table whose ``columns`` are marked as in scheduler.cli.shell.table. Raises UsageFault.
 
-        A terminal gets long text wrapped, a pipe or a file one line for each row, with long text cut off.
+        Long text is wrapped on a terminal. A pipe or file gets one line per row, with long text cut off.
         """
         if self.as_json:
             return
@@ -109,11 +109,11 @@ class Output:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
     def listing(self, things: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> None:
-        """Write a table with a row for each of ``things``. ``columns`` are its titles, each with what reads a cell."""
+        """Write a table with one row per thing. ``columns`` maps marked titles to functions that return the cell."""
         self.table(tuple(columns), ([read(one) for read in columns.values()] for one in things))
 
     def _chosen(self, titles: Sequence[str]) -> list[int]:
-        """Return where the columns are that were asked for, in that order."""
+        """Return the indices of the columns in ``only``, in that order. Raises UsageFault for an unknown title."""
         wanted = [name if name in titles else _OLD_TITLES.get(name, name) for name in self.only]
         unknown = [name for name in wanted if name not in titles]
         if unknown:
@@ -124,7 +124,7 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """How wide a line may be."""
+        """The width of a line in characters."""
         import shutil
 
         return shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
@@ -138,11 +138,11 @@ class Output:
         sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in rows)
 
     def instant(self, at: int | None) -> str:
-        """Return an instant in the user's zone: ``Sat 2026-11-21 14:05 CET``; nothing for None."""
+        """Return a time in ``zone``, such as ``Sat 2026-11-21 14:05 CET``; empty for None."""
         return self._local(at, "%a %Y-%m-%d %H:%M %Z")
 
     def moment(self, at: int | None) -> str:
-        """Return an instant as tables show it: ``Sat 21 Nov 14:05``, in full if they are wide."""
+        """Return a time for a table cell, such as ``Sat 21 Nov 14:05``; as ``instant`` if ``wide``; empty for None."""
         return self.instant(at) if self.wide else self._local(at, "%a %d %b %H:%M")
 
     def _local(self, at: int | None, form: str) -> str:
@@ -154,19 +154,19 @@ class Output:
 
 
 def plain(text: str, cell: str) -> str:
-    """Return the text as it is, whatever its ``cell`` says."""
+    """Return the text without colours."""
     del cell
     return text
 
 
 def painted(text: str, cell: str) -> str:
-    """Return a text in the colour of what its ``cell`` says."""
+    """Return the text in the colour that ``STYLES`` has for its ``cell``, if any."""
     style = STYLES.get(cell)
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style else text
 
 
 def clean(text: str) -> str:
-    """Return text without terminal commands and unprintable characters; line breaks become spaces."""
+    """Return text without escape sequences and unprintable characters; tabs and line breaks become spaces."""
     if text.isprintable():
         return text
     if "\x1b" in text:
@@ -188,12 +188,12 @@ def hours(seconds: int) -> str:
 
 
 def figure(value: float | None, form: str = ".4g") -> str:
-    """Return a number as ``form`` says; nothing for None."""
+    """Return a number in the format ``form``; empty for None."""
     return "" if value is None else format(value, form)
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage, ``33 %``; what is not whole is 99 % at most."""
+    """Return a percentage, such as ``33 %``: at most 99 % unless all is done; empty if ``whole`` is not positive."""
     if whole <= 0:
         return ""
     percent = 100 * part / whole
@@ -201,5 +201,5 @@ def share(part: int, whole: int) -> str:
 
 
 def amount(value: int, unit: str) -> str:
-    """Return an amount of a quota: hours, or dollars when its ``unit`` is microdollars."""
+    """Return an amount of a quota as text: dollars if its ``unit`` is microdollars, otherwise hours (from seconds)."""
     return f"${value / 1_000_000:.2f}" if unit == "microdollars" else hours(value)

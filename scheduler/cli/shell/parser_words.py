@@ -1,4 +1,4 @@
-"""Parser words: what is wrong with a command line, in our own words instead of the parser's."""
+"""Messages for usage errors, which replace those of the command-line parser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _KINDS = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
-# What the parser says, and our words for it.
+# The parser's messages as patterns, with our messages for them.
 _MESSAGES = {
     r"Got unexpected extra argument\S* \((.*)\)": '{command} has no use for the argument "{0}"',
     r"Option '(.*)' requires (?:an argument|\d+ arguments)": "{0} needs a value",
@@ -18,9 +18,9 @@ _MESSAGES = {
 
 
 def sentence(error: Any) -> str:
-    """Return what is wrong, with what to type next as far as it is known; without a final full stop.
+    """Return the message for a usage error of the parser, with a suggestion if there is one; no final full stop.
 
-    ``error`` is a usage error of the parser, with its context.
+    ``error`` must have its parser context.
     """
     command = error.ctx.command_path
     match type(error).__name__:
@@ -38,7 +38,7 @@ def sentence(error: Any) -> str:
 
 
 def _option(error: Any, command: str) -> str:
-    """Say that a command has no such option: a near name, or what else the word may be."""
+    """Return the message for an unknown option: a similar option, or what the user may have meant."""
     name = str(error.option_name)
     options = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
     close = get_close_matches(name, options, n=1, cutoff=0.75)
@@ -71,7 +71,7 @@ def _hint(error: Any) -> str:
 
 
 def _value(message: str) -> str:
-    """Return what is wrong with a value in our words."""
+    """Return our message for the parser's message about an invalid value."""
     message = message.rstrip(".")
     if match := re.match(r"Input should be a valid (integer|number|boolean)", message):
         return f"this is not {_KINDS[match[1]]}"

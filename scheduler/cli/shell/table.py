@@ -1,8 +1,8 @@
-"""Table: rows as lines that fit a width. What matters least is left out first; long text is wrapped, or cut in a pipe.
+"""Layout of text tables to a given width: optional columns are dropped, long text is wrapped, or cut off in a pipe.
 
-A column is a title with marks before it: ``>`` puts numbers to the right, ``~`` lets text be wrapped, ``-`` lets the
-column be left out where room is short, and each further ``-`` lets it go earlier. What stands in a ``_`` column, a
-command to copy, is never cut: it gets a line of its own below its row.
+A column is a title with marks before it: ``>`` aligns numbers to the right, ``~`` allows text to be wrapped, ``-``
+allows the column to be dropped if space is short, and each further ``-`` drops it earlier. A ``_`` column holds a
+command to copy: it is printed in full on a separate line below its row.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-_ROOM_COLUMNS = 30  # columns are left out until text that may be wrapped has so much room
-_LEAST_COLUMNS = 12  # and it gets so much even where that makes lines too long
-_LINES_MOST = 6  # of one row; what is longer is looked at by itself
+_ROOM_COLUMNS = 30  # optional columns are dropped until each text column that can be wrapped has this width
+_LEAST_COLUMNS = 12  # minimum width of such a column, even if lines then get too long
+_LINES_MOST = 6  # per row; longer text is cut off
 _GAP = "  "
 _MARKS = ">~-_"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; ``goes`` is how early it may be left out, 0 for never."""
+    """A column. Columns with a higher ``goes`` are dropped first, 0 is never dropped; ``below`` is the ``_`` mark."""
 
     title: str
     right: bool
@@ -29,7 +29,7 @@ class Column:
 
 
 def column_of(marked: str) -> Column:
-    """Return the column that a title with its marks means."""
+    """Parse a title with marks."""
     title = marked.lstrip(_MARKS)
     marks = marked[: len(marked) - len(title)]
     return Column(title, ">" in marks, "~" in marks, marks.count("-"), "_" in marks)
@@ -43,10 +43,10 @@ def drawn(
     one_line: bool,
     paint: Callable[[str, str], str],
 ) -> Iterator[str]:
-    """Yield title line and rows, at most ``width`` columns wide if that can be; None: all there is.
+    """Yield the title line and the lines of the rows, at most ``width`` characters wide; None for no limit.
 
-    ``one_line`` cuts long text off with an ellipsis where it would be wrapped. ``paint`` colours a padded text by what
-    its cell says. Names and numbers are never cut: where they alone are wider, the lines run over.
+    ``one_line`` cuts long text off with an ellipsis instead of wrapping it. ``paint(text, cell)`` colours the padded
+    text of a cell. Columns without ``~`` are never cut off, so lines can get wider than ``width``.
     """
     titles = [column.title for column in columns]
     natural = [max(map(width_of, cells)) for cells in zip(titles, *rows, strict=True)]
@@ -72,7 +72,7 @@ def drawn(
 
 
 def width_of(text: str) -> int:
-    """Return how many columns a text takes; ideographs take two, combining marks none."""
+    """Return the width of a text in terminal columns; ideographs take two, combining marks none."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -81,12 +81,12 @@ def width_of(text: str) -> int:
 
 
 def cut_off(text: str, width: int) -> str:
-    """Return a text of at most ``width`` columns, with an ellipsis for what is missing."""
+    """Return the text cut off at ``width`` columns, with an ellipsis in place of the rest."""
     return text if width_of(text) <= width else _head(text, width - 1).rstrip() + "…"
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines of at most ``width`` columns, broken between words where that can be."""
+    """Return the text in lines of at most ``width`` columns; only words that are too long are split."""
     if width_of(text) <= width:
         return [text]
     lines, line = [], ""
@@ -106,7 +106,7 @@ def wrapped(text: str, width: int) -> list[str]:
 def _kept(
     columns: Sequence[Column], natural: Sequence[int], widths: Sequence[int], empty: set[int], width: int
 ) -> list[int]:
-    """Return which columns stay: those without a word go first, then those that may, the last of them first."""
+    """Return the columns to keep. Optional columns are dropped as needed: empty ones first, then by ``goes``."""
     kept = list(widths)
     may_go = sorted(
         (index for index in kept if columns[index].goes), key=lambda index: (index in empty, columns[index].goes, index)
@@ -125,7 +125,7 @@ def _roomy(column: Column, natural: int) -> int:
 
 
 def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int) -> list[int]:
-    """Return how wide each column is; text that may be wrapped shares what the others leave."""
+    """Return the width of each column; the columns with text to wrap share the space that the others leave."""
     widths = [min(room, width) if column.wraps else room for column, room in zip(columns, natural, strict=True)]
     soft = [index for index in kept if columns[index].wraps and widths[index] > _least(columns[index], natural[index])]
     over = sum(widths[index] + len(_GAP) for index in kept) - len(_GAP) - width
@@ -138,7 +138,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[in
 
 
 def _broken(text: str, width: int, one_line: bool) -> list[str]:
-    """Return a cell's lines."""
+    """Return the lines of a cell; one if ``one_line``, otherwise at most ``_LINES_MOST``."""
     if one_line:
         return [cut_off(text, width)]
     lines = wrapped(text, width)
@@ -150,7 +150,7 @@ def _broken(text: str, width: int, one_line: bool) -> list[str]:
 
 
 def _head(text: str, width: int) -> str:
-    """Return the longest beginning of at most ``width`` columns, but one character at least."""
+    """Return the longest prefix of at most ``width`` columns, but at least one character."""
     used = 0
     for index, character in enumerate(text):
         used += width_of(character)
