@@ -80,9 +80,8 @@ def number(value: Any, low: float = 0.0, high: float = MEASURE_MAX) -> float:
     """Return a finite number within ``low`` .. ``high``. Raises Unfit."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unfit("not a number")
-    if (
-        not low <= value <= high
-    ):  # compares without conversion, so it works for integers of any length; NaN is never within the range
+    # compares without conversion, so it works for integers of any length; NaN is never within the range
+    if not low <= value <= high:
         raise Unfit(f"not within {low:g} .. {high:g}")
     return float(value)
 

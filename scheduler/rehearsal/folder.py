@@ -102,9 +102,8 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
     document["targets"] = []
-    for target in base.get(
-        "targets", []
-    ):  # a folder for each target: a rehearsal never changes a real target or runs a command there
+    # a folder for each target: a rehearsal never changes a real target or runs a command there
+    for target in base.get("targets", []):
         name = str(target.get("name", ""))
         place = {"name": name, "kind": "directory", "options": {"path": str(rehearsal.folder / "served" / name)}}
         document["targets"].append({**target, **place})

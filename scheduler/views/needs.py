@@ -256,9 +256,8 @@ def _versions(tx: Connection) -> Iterator[Need]:
             yield Need("evaluation failed", version.name, tried[-1].error, remedy, tried[-1].ended_at)
         elif version.state in {"rejected", "inconclusive"} and not evaluations.overrules_of(tx, version):
             verdicts = evaluations.verdicts_of(tx, version)
-            if (
-                verdicts and verdicts[-1].verdict == version.state
-            ):  # otherwise it was accepted once and a person rolled it back
+            # otherwise it was accepted once and a person rolled it back
+            if verdicts and verdicts[-1].verdict == version.state:
                 why = f"{version.state}: {version.why}"
                 yield Need(
                     "version not accepted", version.name, why, f"schedctl models show {version.name}", verdicts[-1].at

@@ -114,9 +114,8 @@ def sweep_components(ports: Ports, job: str, now: int) -> None:
     if not (expired or kept or fresh):
         return
     with ports.write() as tx:  # fenced: a daemon that has lost its lease deletes nothing
-        if _trains(
-            tx, job
-        ):  # checked again after the store's answer; from here on no session is launched until this is done
+        # checked again after the store's answer; from here on no session is launched until this is done
+        if _trains(tx, job):
             return
         checkpoints.unmark(tx, kept)
         checkpoints.mark(tx, fresh)
@@ -188,9 +187,8 @@ def _expire(ports: Ports, now: int) -> None:
         needed = [mark.key for mark in due if mark.key in reasons and reasons[mark.key].stays]
         checkpoints.unmark(tx, needed)
         for mark in due:
-            if (
-                mark.key in reasons and not reasons[mark.key].stays
-            ):  # checkpoints without a verdict expired in an earlier pass
+            # checkpoints without a verdict expired in an earlier pass
+            if mark.key in reasons and not reasons[mark.key].stays:
                 checkpoints.expire(tx, mark.key, reasons[mark.key].why, now)
     by_job: dict[str, list[str]] = {}
     for mark in due:
