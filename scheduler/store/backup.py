@@ -1,4 +1,4 @@
-"""Backup while others write, restore that checks before it replaces, and the move to another database."""
+"""Backup of a live database, restore with checks before the replacement, and migration to another database server."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from scheduler.store.lease import current
 from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify
 
-# So often is looked whether the old database is still used: a process that was killed holds its files for a moment.
+# Interval of the checks whether the old database is still open: a killed process keeps its files open for a moment.
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 20, 0.1
 
 
 class BackupFailed(StoreFailure):
-    """No backup was made, or none was restored; what was there before is untouched."""
+    """A backup or a restore failed; the existing files are unchanged."""
 
     def __init__(self, where: str, why: str, remedy: str) -> None:
         super().__init__("backup failed", where, why, remedy)
 
 
 def backup(db: Database, target: Path) -> None:
-    """Write a consistent copy to ``target``, in place of an older one only when complete and checked.
+    """Write a consistent copy to ``target``; an older file is replaced only by a complete, checked copy.
 
     SQLite: a database file that stands alone. PostgreSQL: the custom format of ``pg_dump``. Raises StoreFailure.
     """
@@ -59,10 +59,10 @@ def backup(db: Database, target: Path) -> None:
 
 
 def restore(source: Path, target: Path) -> None:
-    """Put the backup ``source`` (SQLite) in place of the database file ``target``, once it is found whole.
+    """Check the backup ``source`` (SQLite), then replace the database file ``target`` with it.
 
-    Refuses while any program has ``target`` open. Raises StoreFailure, DatabaseBusy and DatabaseCorrupt
-    among them.
+    Raises DatabaseBusy if any process has ``target`` open, DatabaseCorrupt if the backup is damaged, and other
+    StoreFailures.
     """
     if not source.is_file():
         raise StoreFailure("no backup", str(source), "there is no such file", "Give the path of a backup")
@@ -78,7 +78,7 @@ def restore(source: Path, target: Path) -> None:
     with _whole(target) as partial:
         shutil.copyfile(source, partial)
         _check(partial)
-        # The next daemon finds what was launched after the backup was made, before it launches anything itself.
+        # The next daemon first looks for sessions launched after the backup was made, before it launches any itself.
         with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
             connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
         _retire(target)
@@ -86,7 +86,7 @@ def restore(source: Path, target: Path) -> None:
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """Yield a file that only we read and that takes the place of ``target`` when the body is through."""
+    """Yield a temporary file, readable by its owner only, that replaces ``target`` when the body succeeds."""
     partial = target.with_name(f".{target.name}.partial")
     with _failures_told(target):
         partial.unlink(missing_ok=True)
@@ -105,14 +105,14 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _make_single_file(connection: sqlite3.Connection) -> None:
-    """Leave WAL mode: a lone file in WAL mode cannot be read where nothing may be written beside it."""
+    """Leave WAL mode: a single file in WAL mode cannot be read in a folder that is not writable."""
     (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     if mode != "delete":
         raise sqlite3.OperationalError(f"journal mode stays {mode}")
 
 
 def _check(path: Path) -> None:
-    """Raise unless the file is whole and of a revision we know. Leaves no file beside it."""
+    """Raise unless the file is undamaged and of a known schema revision. Leaves no side files."""
     with closing(_open(path, "ro")) as connection:
         problems = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
         if problems != ["ok"]:
@@ -125,7 +125,7 @@ def _check(path: Path) -> None:
 
 
 def _retire(target: Path) -> None:
-    """Fold the old write-ahead log into the old file: left behind, it would be replayed onto the new one."""
+    """Merge the old write-ahead log into the old file: a log left behind would be replayed onto the new file."""
     beside = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
     if target.exists():
         looks = 1
@@ -140,7 +140,7 @@ def _retire(target: Path) -> None:
 
 
 def _fold(target: Path) -> sqlite3.DatabaseError | None:
-    """Make a single file of the old database; return the error where somebody uses it. A damaged one stays as it is."""
+    """Turn the old database into a single file; return the error if it is in use. A damaged one stays unchanged."""
     try:
         with closing(sqlite3.connect(target, timeout=0)) as old:
             _make_single_file(old)
@@ -155,7 +155,7 @@ def _dump(db: Database, target: Path) -> None:
     program = shutil.which("pg_dump")
     if program is None:
         raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
-    # Secrets go by the environment and a file of our own: arguments of a process are everybody's to read.
+    # Passwords are passed in the environment or in a private file: process arguments are readable by all users.
     hidden = {name for name in db.url.query if is_secret(name)}
     variables = {name: word if isinstance(word := db.url.query[name], str) else word[-1] for name in hidden}
     if db.url.password is not None:
@@ -189,17 +189,17 @@ def _failures_told(path: Path) -> Iterator[None]:
         raise BackupFailed(str(path), error.strerror or str(error), "Check the folder and its disk") from error
 
 
-# Move: everything a database knows into an empty one, on another server if wanted, proven equal before it counts.
+# Move: copy all rows into an empty database, on another server if wanted, and compare both before the commit.
 _BATCH_ROWS = 1_000
 _APPEND_ONLY = {"ledger", "events", "verdicts"}
 _NEXT_ID = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)")
 
 
 def move(source: Database, url: str) -> dict[str, int]:
-    """Copy all rows of ``source`` into the database at ``url``, making it; return the rows of each table.
+    """Copy all rows of ``source`` into a new database at ``url``; return the number of rows by table.
 
-    One transaction on either side, and nothing is left in the new database when anything fails. Raises StoreFailure:
-    a daemon that holds the lease, a database that is not empty, or one that differs afterwards.
+    One transaction per database; the new one stays empty on any error. Raises StoreFailure if a daemon holds the lease,
+    if the new database is not empty, or if the contents differ afterwards.
     """
     with source.read() as tx:
         holder = current(tx)
@@ -209,7 +209,7 @@ def move(source: Database, url: str) -> dict[str, int]:
     upgrade(url)
     target = open_database(url)
     try:
-        # Nothing is written to the original, but no other process may write to it meanwhile.
+        # Nothing is written to the source, but its write lock keeps other processes from writing during the copy.
         with source.write() as old, target.write() as new:
             for name in ("jobs", "runs", "events", "ledger"):
                 if new.execute(select(func.count()).select_from(metadata.tables[name])).scalar():
@@ -232,7 +232,7 @@ def move(source: Database, url: str) -> dict[str, int]:
 
 
 def _copy(old: Connection, new: Connection, table: Table) -> int:
-    if table.name not in _APPEND_ONLY:  # which are empty; what a migration put into others gives way
+    if table.name not in _APPEND_ONLY:  # append-only ones are empty; others may have rows from migrations
         new.execute(delete(table))
     copied = 0
     for rows in _batches(old, table):
@@ -240,14 +240,14 @@ def _copy(old: Connection, new: Connection, table: Table) -> int:
         copied += len(rows)
     key = table.c.get("id")
     if copied and key is not None and new.dialect.name == "postgresql" and key.autoincrement is not False:
-        # Its own counter knows nothing of rows that came with their numbers.
+        # PostgreSQL's sequence does not notice rows that were inserted with explicit ids.
         highest = new.execute(select(func.max(key))).scalar()
         new.execute(_NEXT_ID, {"name": table.name, "highest": highest})
     return copied
 
 
 def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
-    """Yield all rows as mappings, in the order of the primary key."""
+    """Yield batches of all rows as mappings, in primary-key order."""
     ordered = select(table).order_by(*table.primary_key.columns)
     names = [column.key for column in table.columns]
     offset = 0
@@ -260,7 +260,7 @@ def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
 
 
 def _digest(tx: Connection, table: Table) -> tuple[int, str]:
-    """Return how many rows a table has, and a digest that does not depend on their order."""
+    """Return the number of rows of a table, and a digest that does not depend on their order."""
     total, count = 0, 0
     for rows in _batches(tx, table):
         for row in rows:

@@ -1,4 +1,4 @@
-"""Checkpoints: the manifests seen in the artifact store, and what became of them."""
+"""Checkpoints: manifests found in the artifact store, and their states; and objects marked for deletion."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scheduler.store.errors import Stale
 from scheduler.store.schema import checkpoints, discards, jobs
 
 CheckpointState = Literal["good", "quarantined", "expired"]
-RESTORABLE = 5  # how many candidates a session gets to start from
+RESTORABLE = 5  # number of restore candidates that a session gets
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A manifest as stored; ``why`` says what it is quarantined or expired for. A pinned one never expires."""
+    """A recorded manifest; ``why`` is the reason of quarantine or expiry. A pinned checkpoint never expires."""
 
     manifest: Manifest
     seen_at: int
@@ -38,7 +38,7 @@ _ALL = select(checkpoints).order_by(
 _ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
 _KEYS = select(checkpoints.c.key).where(checkpoints.c.job == bindparam("job"))
 _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
-# What a removed job of the same name saved is no start for the one that took its name.
+# A job must not start from the checkpoints of a removed job with the same name.
 _FENCE = select(func.coalesce(jobs.c.fenced_attempt, 0)).where(jobs.c.name == bindparam("job")).scalar_subquery()
 _NEWEST = _OF_JOB.where(checkpoints.c.state == "good", checkpoints.c.attempt > _FENCE).limit(bindparam("limit"))
 _UNEXPIRED = _ALL.where(checkpoints.c.state != "expired")
@@ -56,7 +56,7 @@ _LONG_EXPIRED = (
 
 
 def record(tx: Connection, manifest: Manifest, now: int) -> bool:
-    """Store a manifest as good, with event ``checkpoint.seen``; return False when it is known already."""
+    """Store a manifest as good, with event ``checkpoint.seen``; return False if it is already recorded."""
     if tx.execute(_SAME_KEY, {"key": manifest.key}).first() is not None:
         return False
     row = codec.row_of(CheckpointRecord(manifest, now, "good", "", pinned=False), manifest=codec.dump(manifest))
@@ -67,24 +67,24 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
 
 
 def newest(tx: Connection, job: str, limit: int = RESTORABLE) -> list[CheckpointRecord]:
-    """Return the good checkpoints that a job may start from, highest step first."""
+    """Return at most ``limit`` good checkpoints that a job may start from, highest step first."""
     return [_record(row) for row in tx.execute(_NEWEST, {"job": job, "limit": limit})]
 
 
 def everything(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
-    """Return all checkpoints, of one job if asked, by job and then highest step first."""
+    """Return all checkpoints (of one job if given), sorted by job, then highest step first."""
     rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
     return [_record(row) for row in rows]
 
 
 def unexpired(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
-    """Return the good and the quarantined ones, of one job if asked, by job and then highest step first."""
+    """Return good and quarantined checkpoints (of one job if given), sorted by job, then highest step first."""
     rows = tx.execute(_UNEXPIRED) if job is None else tx.execute(_UNEXPIRED_OF_JOB, {"job": job})
     return [_record(row) for row in rows]
 
 
 def unexpired_jobs(tx: Connection) -> set[str]:
-    """Return the jobs that have a good or a quarantined one."""
+    """Return the jobs that have a good or a quarantined checkpoint."""
     return set(tx.execute(_UNEXPIRED_JOBS).scalars())
 
 
@@ -97,7 +97,7 @@ def get(tx: Connection, key: str) -> CheckpointRecord:
 
 
 def find(tx: Connection, key: str) -> CheckpointRecord | None:
-    """Return one checkpoint, or None when it was never recorded."""
+    """Return one checkpoint, or None if it was never recorded."""
     row = tx.execute(_ONE, {"key": key}).one_or_none()
     return None if row is None else _record(row)
 
@@ -108,26 +108,26 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
-    """Mark a good checkpoint as not to be used. Raises NotFound, or Stale when it is not good."""
+    """Mark a good checkpoint as unusable; event. Raises NotFound, or Stale if it is not good."""
     _guarded(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
 
 def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
-    """Protect from expiry, or no longer. Raises NotFound, or Stale when it has expired."""
+    """Protect a checkpoint from expiry, or remove the protection. Raises NotFound, or Stale if it has expired."""
     _guarded(tx, key, "not expired", checkpoints.c.state != "expired", pinned=pinned)
     events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
 
 
 def expire(tx: Connection, key: str, why: str, now: int) -> None:
-    """Mark as deleted by retention. Raises NotFound, or Stale when pinned or expired."""
+    """Mark a checkpoint as deleted by retention. Raises NotFound, or Stale if it is pinned or expired."""
     loose = (checkpoints.c.state != "expired") & ~checkpoints.c.pinned
     _guarded(tx, key, "not pinned and not expired", loose, state="expired", why=why)
     events.append(tx, "checkpoint.expired", key, now, why=why)
 
 
 def forget(tx: Connection, before: int, limit: int) -> int:
-    """Remove up to ``limit`` rows of expired checkpoints seen before ``before`` and deleted since; return how many."""
+    """Delete up to ``limit`` rows of expired checkpoints seen before ``before``, not in discards; return how many."""
     keys = tx.execute(_LONG_EXPIRED, {"before": before, "limit": limit}).scalars().all()
     if keys:
         tx.execute(delete(checkpoints).where(checkpoints.c.key.in_(keys)))
@@ -146,23 +146,26 @@ def _record(row: Row[Any]) -> CheckpointRecord:
 
 @lru_cache(maxsize=512)
 def manifest_of(text: str) -> Manifest:
-    """Read a manifest from its column. Raises KeyError, TypeError or ValueError."""
+    """Decode a manifest from its column. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(text)
     document.pop("key", None)  # written by older versions
-    # Older versions recorded instants and metrics as they were told.
+    # Older versions stored instants and metrics unvalidated.
     for name, most in (("created_at", INSTANT_MAX), ("trained_seconds", SPAN_MAX)):
         document[name] = max(0, min(document[name], most))
     document["metrics"] = measures(document["metrics"])
     return codec.built(Manifest, document)
 
 
-# Discards: objects of the artifact store that are to be deleted, why, and not before when.
+# Discards: objects of the artifact store marked for deletion, with the reason and the earliest time.
 #
-# A row is written first, the object goes after its grace, the row last: a crash in between is made good by the next
-# pass.
+# The row is written first, the object is deleted after a grace period, and the row is deleted last, so that the next
+# pass completes a deletion that a crash interrupted.
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """One object, by its key in the store: a manifest or a blob of ``job``. Times are scheduled UTC seconds."""
+    """An object marked for deletion, by its store key: a manifest or a blob of ``job``.
+
+    Times are scheduled UTC seconds.
+    """
 
     key: str
     job: str
@@ -176,7 +179,7 @@ _MARKED_OF_JOB = _MARKED.where(discards.c.job == bindparam("job"))
 
 
 def marked(tx: Connection, job: str | None = None) -> list[Discard]:
-    """Return what is marked, of one job if asked, by the time at which it may go."""
+    """Return the marked objects (of one job if given), sorted by their earliest time of deletion."""
     return codec.records(Discard, tx.execute(_MARKED) if job is None else tx.execute(_MARKED_OF_JOB, {"job": job}))
 
 
@@ -187,6 +190,6 @@ def mark(tx: Connection, rows: Collection[Discard]) -> None:
 
 
 def unmark(tx: Connection, keys: Collection[str]) -> None:
-    """Remove marks: the objects are gone, or stay after all."""
+    """Remove marks, because the objects are deleted or are kept after all."""
     if keys:
         tx.execute(delete(discards).where(discards.c.key.in_(keys)))

@@ -1,7 +1,7 @@
-"""Values to columns and back: canonical JSON, states, job definitions.
+"""Encoding of values as columns, and decoding: canonical JSON, states, job definitions.
 
-Equal values give equal text, so a guarded write may compare text. Decoders of small frozen values are cached:
-the daemon reads the same rows again every cycle.
+Equal values give equal text, so that a guarded write can compare text. Decoders of small frozen values are cached: the
+daemon reads the same rows again every cycle.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def load_object(text: str) -> dict[str, Any]:
 
 
 def built(kind: type[T], document: Any) -> T:
-    """Make a dataclass of what was stored of one, each value of its declared type; rows of older versions lack some.
+    """Build a dataclass from its stored fields and check their types; fields missing in older rows get their defaults.
 
     Raises KeyError, TypeError or ValueError.
     """
     values = dict(document)
-    for name, declared, plain, read in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
+    for name, declared, plain, read in _declared(kind):  # a class is hashable
         if name in values and type(values[name]) is not plain:
             try:
                 values[name] = read(values[name])
@@ -69,14 +69,14 @@ _PLAIN_TYPES = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 
 
 class _OtherType(Exception):
-    """A value is not of the declared type."""
+    """A stored value does not have the declared type."""
 
 
 @cache
 def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]:
-    """Return a dataclass's fields: name, type as written, plain type or type, and what reads a stored value.
+    """Return (name, type as text, plain type, reader of stored values) for each field of a dataclass.
 
-    Thousands of rows are of one kind. A value of the plain type always fits.
+    Cached, because thousands of rows have the same type. A value of the plain type needs no reader.
     """
     hints = get_type_hints(kind)
     plain = {name: get_args(hint)[0] if get_origin(hint) in _UNIONS else hint for name, hint in hints.items()}
@@ -86,7 +86,10 @@ def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return what makes a stored value one of a type, or raises _OtherType. An unknown type takes any value."""
+    """Return a function that converts a stored value to a type, or raises _OtherType.
+
+    Unknown types accept any value.
+    """
     kind: Any = get_origin(hint) or hint
     inner = get_args(hint)
     if kind in _UNIONS:
@@ -131,57 +134,57 @@ def _read_by_name(read: Callable[[Any], Any], values: Any) -> Mapping[str, Any]:
 
 
 def columns(table: Any, kind: type) -> list[Any]:
-    """Return the columns of a table that are called like the fields of a dataclass, in the order of the fields."""
+    """Return the columns of a table that are named like the fields of a dataclass, in the order of the fields."""
     return [table.c[name] for name in _names(kind)]
 
 
 def row_of(record: Any, *left_out: str, **columns: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, as a row has them; ``columns`` are added, or stand in their place."""
+    """Return the fields of a dataclass as a row, without ``left_out``; ``columns`` are added or replace fields."""
     return {name: value for name, value in _plain(record).items() if name not in left_out} | columns
 
 
 def record_of(kind: type[T], row: Row[Any], **values: Any) -> T:
-    """Return the dataclass whose fields a row has under their names; ``values`` are those of the other fields.
+    """Build a dataclass from the columns named like its fields; ``values`` override columns.
 
-    A mapping is read from JSON, a member of an enum from its value. Raises ValueError.
+    Mappings are decoded from JSON, enum members from their values. Raises ValueError.
     """
-    for name, read in _columns(kind):  # type: ignore[arg-type] # a class can be hashed
+    for name, read in _columns(kind):  # a class is hashable
         if name not in values:
             values[name] = getattr(row, name) if read is None else read(getattr(row, name))
     return kind(**values)
 
 
 def records(kind: type[T], rows: Iterable[Row[Any]]) -> list[T]:
-    """Return the dataclass of each row, as :func:`record_of` does."""
+    """Return one dataclass per row, built by :func:`record_of`."""
     return [record_of(kind, row) for row in rows]
 
 
 def single(kind: type[T], rows: Result[Any]) -> T | None:
-    """Return the dataclass of the only row, or None where there is none."""
+    """Return the dataclass of the only row, or None if there is no row."""
     row = rows.one_or_none()
     return None if row is None else record_of(kind, row)
 
 
 @cache
 def _columns(kind: type) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """Return the names of a dataclass's fields, with what reads a column that is not the value itself."""
+    """Return (field name, decoder) for each field of a dataclass; None where the column holds the value itself."""
     readers = {Mapping: load_object, dict: load_object}
     hints = get_type_hints(kind).items()
     return [(name, hint if isinstance(hint, EnumType) else readers.get(get_origin(hint))) for name, hint in hints]
 
 
 def state_columns(state: JobState | RunState) -> dict[str, str]:
-    """Return the columns in which the state of a job or run stands."""
+    """Return the columns that store the state of a job or run."""
     return {"state": state_name(state), "state_detail": state_detail(state)}
 
 
 def is_in(table: Any, state: JobState | RunState) -> tuple[Any, Any]:
-    """Return the conditions under which a job or run is still exactly in a state."""
+    """Return the SQL conditions that match a row whose stored state equals ``state``."""
     return table.c.state == state_name(state), table.c.state_detail == state_detail(state)
 
 
 def state_name(state: JobState | RunState) -> str:
-    """Return the name a state is stored under: its class in lower case."""
+    """Return the stored name of a state: its class name in lower case."""
     return type(state).__name__.lower()
 
 
@@ -192,33 +195,33 @@ def state_detail(state: JobState | RunState) -> str:
 
 
 def state_json(state: JobState | RunState) -> dict[str, Any]:
-    """Return a state as it stands in events: its name as ``state``, and its fields."""
+    """Return a state as it is stored in events: its name as ``state``, and its fields."""
     return {"state": state_name(state), **_plain(state)}
 
 
 @lru_cache(maxsize=4_096)
 def job_state(name: str, detail: str) -> JobState:
-    """Rebuild a job's state; raises KeyError, TypeError or ValueError for columns no state gives."""
+    """Decode a job's state. Raises KeyError, TypeError or ValueError for invalid columns."""
     return built(JOB_STATES[name], load_object(detail))
 
 
 @lru_cache(maxsize=4_096)
 def run_state(name: str, detail: str) -> RunState:
-    """Rebuild a run's state; raises KeyError, TypeError or ValueError for columns no state gives."""
+    """Decode a run's state. Raises KeyError, TypeError or ValueError for invalid columns."""
     return built(RUN_STATES[name], load_object(detail))
 
 
 def spec_columns(spec: JobSpec) -> dict[str, Any]:
-    """Return the columns of a job's definition; what has no column of its own is in ``spec``."""
+    """Return the columns of a job's definition; fields without a column are JSON in ``spec``."""
     columns = {name: getattr(spec, name) for name in _SPEC_COLUMNS}
     rest = {entry.name: getattr(spec, entry.name) for entry in fields(spec) if entry.name not in _SPEC_COLUMNS}
     return {**columns, "spec": dump(rest)}
 
 
 def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[str, Any]:
-    """Return the columns to write when the fields ``names`` are as in ``spec`` now; ``stored`` is the column so far.
+    """Return the columns to update if the fields ``names`` of ``spec`` changed; ``stored`` is the old ``spec`` column.
 
-    What is not named stays as stored, also where :func:`spec` reads it as another number.
+    Other fields keep their stored values, even if :func:`spec` reads them clamped to a valid range.
     """
     columns = {name: getattr(spec, name) for name in names if name in _SPEC_COLUMNS}
     rest = {name: getattr(spec, name) for name in names if name not in _SPEC_COLUMNS}
@@ -226,7 +229,7 @@ def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[
 
 
 def spec(row: Row[Any]) -> tuple[JobSpec, tuple[str, ...]]:
-    """Rebuild a job's definition from its columns, its numbers in their ranges; and say which were not."""
+    """Decode a job's definition, with numbers clamped to their ranges; also return the faults of the clamped ones."""
     return _spec(tuple(getattr(row, name) for name in _SPEC_COLUMNS), row.spec)
 
 
@@ -237,20 +240,20 @@ def _spec(own: tuple[Any, ...], rest: str) -> tuple[JobSpec, tuple[str, ...]]:
 
 @lru_cache(maxsize=1_024)
 def devices(text: str) -> tuple[int, ...]:
-    """Read a lane's device numbers."""
+    """Decode the device indexes of a lane. Raises ValueError for anything else."""
     indexes: tuple[int, ...] = _loaded(tuple[int, ...], text, "the devices of a lane are a list of whole numbers")
     return indexes
 
 
 @lru_cache(maxsize=1_024)
 def names(text: str) -> tuple[str, ...]:
-    """Read a list of texts; raises ValueError for anything else."""
+    """Decode a list of strings. Raises ValueError for anything else."""
     values: tuple[str, ...] = _loaded(tuple[str, ...], text, "what is written is no list of texts")
     return values
 
 
 def texts(text: str | None) -> Mapping[str, str]:
-    """Read texts by name; none at all where nothing is written."""
+    """Decode a mapping of strings to strings; empty for None. Raises ValueError for anything else."""
     values: Mapping[str, str] = _loaded(Mapping[str, str], text or "{}", "what is written are no texts by name")
     return values
 
@@ -263,7 +266,7 @@ def _loaded(hint: Any, text: str, fault: str) -> Any:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    # One level at a time: the encoder asks again for what is inside.
+    # Only one level: the JSON encoder calls this again for nested values.
     kind: Any = type(value)
     return {name: getattr(value, name) for name in _names(kind)}
 

@@ -1,6 +1,6 @@
-"""Conditions: what is wrong now, one row each, open or closed.
+"""Conditions: current problems, one row each, open or closed.
 
-An event opens or closes a condition in its own transaction. The row outlives the event, however long ago it was.
+An event opens or closes a condition in the same transaction. The row remains after the event is pruned.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from scheduler.store import codec
 from scheduler.store.schema import conditions
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
-SILENT_SECONDS = 1_800  # a maintenance window of minutes is not reported
-BLIND = "watch.blind"  # an event alone: the votes on a version cannot be read
+SILENT_SECONDS = 1_800  # shorter silence, for example a maintenance window, is not reported
+BLIND = "watch.blind"  # only an event, never closed: the votes on a version cannot be read
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
 LAUNCH_POSTPONED = "launch.postponed"
-RUN_UNCLEAR = "run.unclear"  # its platform cannot tell what became of it
+RUN_UNCLEAR = "run.unclear"  # its platform cannot report its state
 STALLED = "lane.stalled"
-SUSPECTED = "checkpoint.suspected"  # a session could not start from it; no session gets it until it is verified
-LIVES = "session.lives"  # it goes on after its run was over
+SUSPECTED = "checkpoint.suspected"  # a session could not start from it; not used until it is verified
+LIVES = "session.lives"  # the session still runs although its run has ended
 CLOSED_BY = {
     RAISED: ("need.settled",),
     SILENT: ("pool.answers",),
@@ -46,7 +46,10 @@ _OPEN = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One open condition of a subject. ``what`` tells several of one kind apart; ``since`` is UTC seconds."""
+    """An open condition of a subject.
+
+    ``what`` distinguishes conditions of the same kind; ``since`` is in UTC seconds.
+    """
 
     kind: str
     subject: str
@@ -61,12 +64,12 @@ def standing(tx: Connection, kind: str) -> list[Condition]:
 
 
 def reasons(tx: Connection, kind: str) -> dict[str, str]:
-    """Return the reasons of the open conditions of a kind, by subject, of which each has one."""
+    """Return the reason of each subject's open condition, for kinds with at most one per subject."""
     return {condition.subject: condition.why for condition in standing(tx, kind)}
 
 
 def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, Any]) -> None:
-    """Open or close the condition that an event of ``kind`` is about, if it is about one."""
+    """Open or close the condition that an event of ``kind`` refers to, if any."""
     what = str(data.get("what", ""))
     if kind in CLOSED_BY:
         put(tx, kind, subject, at=int(data.get("since", at)), why=str(data.get("why", "")), what=what)
@@ -75,14 +78,14 @@ def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, A
 
 
 def put(tx: Connection, kind: str, subject: str, *, at: int, why: str, what: str = "") -> None:
-    """Open a condition, or renew an open one."""
+    """Open a condition, or update an open one."""
     values = {"state": "open", "since": at, "why": why}
     if not tx.execute(_row(kind, subject, what).values(values)).rowcount:
         tx.execute(insert(conditions).values(kind=kind, subject=subject, what=what, **values))
 
 
 def close(tx: Connection, kind: str, subject: str, what: str = "") -> None:
-    """Close a condition, if there is one."""
+    """Close a condition if it is open."""
     tx.execute(_row(kind, subject, what).values(state="closed"))
 
 

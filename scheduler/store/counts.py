@@ -1,4 +1,4 @@
-"""Counts: jobs by state and live sessions, read in a millisecond; and what monitoring counts over whole tables."""
+"""Counts of jobs by state and of live sessions, read in a millisecond, and full-table counts for monitoring."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WAITING = select(func.count()).select_from(outbox).where(outbox.c.sent_at.is_(N
 
 
 def jobs_by_state(tx: Connection) -> Counter[str]:
-    """Return the number of jobs in each state that has any (queued, active, held, done, failed, cancelled)."""
+    """Return the number of jobs by state (queued, active, held, done, failed, cancelled), without states at zero."""
     return Counter({row.state: row.many for row in tx.execute(_JOBS)})
 
 
 def training_by_state(tx: Connection) -> Counter[str]:
-    """Return the same of the jobs that train something."""
+    """Return the same for jobs that train."""
     return Counter({row.state: row.many for row in tx.execute(_TRAINING)})
 
 
@@ -65,11 +65,11 @@ def checkpoints_by_state(tx: Connection) -> dict[str, int]:
 
 
 def spent_seconds(tx: Connection) -> dict[str, int]:
-    """Return the seconds of all settled sessions by pool, as they were settled; later corrections do not count."""
+    """Return the seconds of all settled sessions by pool as first settled; later corrections are not included."""
     return {row[0]: int(row[1]) for row in tx.execute(_SPENT)}
 
 
 def messages_waiting(tx: Connection) -> int:
-    """Return how many messages are not delivered yet."""
+    """Return the number of messages that are not delivered yet."""
     count: int = tx.execute(_WAITING).scalar_one()
     return count

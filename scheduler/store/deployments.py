@@ -1,7 +1,7 @@
-"""Deployments: which version was brought to which target, when it served, and how that ended. Rows only ever gain.
+"""Deployments: which version was deployed to which target, when it was in service, and how that ended. Append-only.
 
-What is intended is written before a target is touched, so that the next process after a crash knows where to look. The
-database holds that one version of a model is on its way to a target at a time, and that one serves there.
+The intent is written before a target is touched, so that the next process after a crash knows what to check. The
+database enforces that one version of a model at a time is being deployed to a target, and that one is in service.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.store.errors import Stale
 from scheduler.store.schema import deployments
 from scheduler.store.versions import Version
 
-DAEMON = "daemon"  # the author of what is due by itself
+DAEMON = "daemon"  # recorded as the author of automatic deployments
 RESUMED = "deployment.resume"
 _RESUMED_MAX = 500
 _NOTHING: Mapping[str, Any] = {}
@@ -35,7 +35,7 @@ _NEWEST = _ALL.where(
 
 
 def intend(tx: Connection, version: Version, target: str, now: int, by: str, why: str = "") -> Deployment:
-    """Write down what is about to be done to a target. The database refuses a second one that is under way there."""
+    """Record an intended deployment. The database refuses a second unfinished one to the same target."""
     wanted = Deployment(0, version.model, version.number, target, "intended", by, why, _NOTHING, now, None, None)
     number = tx.execute(_INTEND, codec.row_of(wanted, "id", evidence=codec.dump({}))).scalar_one()
     events.append(tx, "deployment.intend", version.name, now, by, target=target, why=why)
@@ -43,7 +43,7 @@ def intend(tx: Connection, version: Version, target: str, now: int, by: str, why
 
 
 def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[str, Any] = _NOTHING) -> Deployment:
-    """Note that an intended version serves; what served there before is replaced. Raises Stale."""
+    """Record that an intended version is in service; the version before it is replaced. Raises Stale."""
     before = serving(tx, deployment.model, deployment.target)
     if before is not None:
         _move(tx, before, "replaced", now, f"by {deployment.version}", before.evidence)
@@ -58,37 +58,40 @@ def end(
     why: str,
     evidence: Mapping[str, Any] = _NOTHING,
 ) -> Deployment:
-    """Note that an intended version does not serve, or that one was taken back that did or may have. Raises Stale."""
+    """Record that an intended deployment failed, or that a version which is or may be in service was withdrawn.
+
+    Raises Stale.
+    """
     return _move(tx, deployment, state, now, why, evidence)
 
 
 def get(tx: Connection, number: int) -> Deployment:
-    """Return one deployment by its id; it must be there."""
+    """Return one deployment by its id, which must exist."""
     return codec.record_of(Deployment, tx.execute(_ONE, {"id": number}).one())
 
 
 def serving(tx: Connection, model: str, target: str) -> Deployment | None:
-    """Return what serves at a target, or None."""
+    """Return the deployment in service at a target, or None."""
     return codec.single(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "serving"}))
 
 
 def intended(tx: Connection, model: str, target: str) -> Deployment | None:
-    """Return what is on its way to a target, or None; after a crash no process may be working on it."""
+    """Return the unfinished deployment to a target, or None; after a crash possibly no process works on it."""
     return codec.single(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "intended"}))
 
 
 def live(tx: Connection) -> list[Deployment]:
-    """Return what is on its way or serves, everywhere, the oldest first."""
+    """Return all deployments that are unfinished or in service, oldest first."""
     return codec.records(Deployment, tx.execute(_LIVE))
 
 
 def newest(tx: Connection) -> list[Deployment]:
-    """Return the newest deployment of each model at each target, the oldest first."""
+    """Return the newest deployment of each model at each target, oldest first."""
     return codec.records(Deployment, tx.execute(_NEWEST))
 
 
 def of_model(tx: Connection, model: str) -> list[Deployment]:
-    """Return all deployments of a model, the oldest first."""
+    """Return all deployments of a model, oldest first."""
     return codec.records(Deployment, tx.execute(_OF_MODEL, {"model": model}))
 
 
@@ -112,12 +115,12 @@ def _move(
 
 
 def resumed(tx: Connection) -> Mapping[str, int]:
-    """Return when each model was last resumed by a person."""
+    """Return the instant at which a person last resumed each model."""
     return {event.subject: event.at for event in events.tail(tx, limit=_RESUMED_MAX, kinds={RESUMED})}
 
 
 def stopped(tx: Connection) -> list[Deployment]:
-    """Return the newest deployments that ended badly and that were not resumed since."""
+    """Return the newest deployments that ended badly and were not resumed since."""
     since = resumed(tx)
     return [
         one

@@ -1,4 +1,4 @@
-"""When each recurring duty is next due. Rows of ours, so that down time neither loses nor doubles one."""
+"""Next due times of recurring tasks. They are stored, so that down time neither skips nor repeats one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ALL = select(due.c.name, due.c.at)
 
 
 def next_due(tx: Connection) -> dict[str, int]:
-    """Return the next instant of every duty by name."""
+    """Return the next due time of every task by name."""
     return {row.name: row.at for row in tx.execute(_ALL)}
 
 
 def set_due(tx: Connection, name: str, at: int) -> None:
-    """Set the next instant of a duty."""
+    """Set the next due time of a task."""
     if not tx.execute(update(due).where(due.c.name == name).values(at=at)).rowcount:
         tx.execute(insert(due).values(name=name, at=at))
 
 
 def forget(tx: Connection, name: str) -> None:
-    """Remove a duty that does not recur."""
+    """Remove a task that does not recur."""
     tx.execute(delete(due).where(due.c.name == name))

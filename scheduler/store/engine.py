@@ -59,22 +59,22 @@ SILENT_SECONDS = 15.0
 
 _BEGIN_WRITE = {
     "sqlite": "BEGIN IMMEDIATE",
-    # All others wait for a writer. One that hangs is let go by the server, or no daemon could take over from it.
+    # All other writers wait for the current one. The server ends one that hangs, or no other daemon could take over.
     "postgresql": "SELECT set_config('idle_in_transaction_session_timeout', '{silent}', true),"
     f" pg_advisory_xact_lock({_WRITER_LOCK})",
 }
 _INSTANTS = ("at", "until", "deadline", "planned_start", "not_before", "booked_start", "booked_end")
-_INSTANT_LEAST, _INSTANT_MOST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, which can be shown
-_UNKNOWN_ENDS = {("limits", "ends_at")}  # windows without an end have one beyond every calendar
+_INSTANT_LEAST, _INSTANT_MOST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, which datetime can represent
+_UNKNOWN_ENDS = {("limits", "ends_at")}  # windows without an end are stored with an end beyond every calendar
 _EXCERPT_LENGTH = 60
 
 
 class Database:
-    """One database and its pooled connections; safe to share between threads.
+    """A database and its connection pool; safe to share between threads.
 
-    ``busy_seconds`` is how long a write waits for another writer. A server lets a writer go that has said nothing for
-    ``silent_seconds``: more than a busy machine keeps one waiting that does not hang. With ``read_only`` the database
-    itself refuses writes. Connects on first use.
+    ``busy_seconds`` is how long a write waits for another writer. A server ends a transaction that has been idle for
+    ``silent_seconds``, which must be longer than a pause of a working process on a busy machine. With ``read_only`` the
+    database itself refuses writes. Connects on first use.
     """
 
     def __init__(
@@ -90,33 +90,33 @@ class Database:
         self._begin_read = None if self.path is None else "BEGIN"
         begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(silent_seconds * 1_000)))
         self._begin_write = self._begin_read if read_only else begin
-        # Threads of ours wait here for each other, however long: SQLite's own waiting knows no turns.
+        # Writing threads of this process queue here without a timeout: SQLite's own busy wait is not fair.
         self._turn = threading.RLock()
-        self._explained: set[str] = set()  # errors that no damage was behind
+        self._explained: set[str] = set()  # errors that were not caused by damage
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)
 
     def read(self) -> AbstractContextManager[Connection]:
-        """One read transaction: everything read inside is of one instant. Raises StoreFailure."""
+        """Open a read transaction: all reads see one consistent snapshot. Raises StoreFailure."""
         return self._transaction(self._reader, self._begin_read)
 
     def write(self) -> AbstractContextManager[Connection]:
-        """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
+        """Open a write transaction, committed at the end and rolled back by any exception. Raises StoreFailure."""
         return self._transaction(self._writer, self._begin_write, self._turn)
 
     def close(self) -> None:
-        """Close all connections; the object may be used again."""
+        """Close all connections; the object can be used again."""
         self._engine.dispose()
 
     def connected(self, engine: Engine) -> AbstractContextManager[Connection]:
-        """A connection of ours; a test library may have faster ones."""
+        """Open a connection; tests override this with a faster one."""
         return engine.connect()
 
     @contextmanager
     def _transaction(
         self, engine: Engine, begin: str | None, turn: AbstractContextManager[object] = _AT_ONCE
     ) -> Iterator[Connection]:
-        # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
+        # Begin explicitly: a listener for the engine's "begin" would make every statement 10 % slower.
         try:
             with turn, self.connected(engine) as tx:
                 if begin is not None:
@@ -124,7 +124,7 @@ class Database:
                 yield tx
                 tx.commit()
         except (DBAPIError, sqlite3.Error, *_OF_DAMAGE) as error:
-            clear_frames(error.__traceback__)  # a cursor in one of them would keep its transaction open
+            clear_frames(error.__traceback__)  # a cursor in one of these frames would keep its transaction open
             failure: StoreFailure | None = None
             if isinstance(error, DBAPIError | sqlite3.Error):
                 failure = translated(error, self.where, self.path)
@@ -133,17 +133,17 @@ class Database:
             raise failure from error
 
     def explain(self, error: BaseException) -> DatabaseCorrupt | None:
-        """Return which damaged rows may be behind an error that was not expected; None when every row is whole.
+        """Return the damaged rows that may have caused an unexpected error; None if every row is valid.
 
-        All rows are read for that, but for the same error only once.
+        Reads all rows, but only once for the same error.
         """
         if isinstance(error, OSError):
-            stumbled = error.errno == errno.EOVERFLOW  # a time that no calendar knows
+            stumbled = error.errno == errno.EOVERFLOW  # a time outside the calendar's range
         else:
             stumbled = isinstance(error, (*_OF_DAMAGE, DBAPIError, sqlite3.Error))
         if not stumbled:
             return None
-        # Errors of other modules that are kinds of these say themselves what a person has to do.
+        # Subclasses of these errors in other modules carry their own remedy.
         if isinstance(error, ValueError | LookupError) and type(error).__module__ not in _PLAIN:
             return None
         words = f"{type(error).__name__}: {error}"[:500]
@@ -159,7 +159,7 @@ class Database:
         return DatabaseCorrupt("database is damaged", self.where, f"{damage[0]}{more}", CORRUPT_REMEDY)
 
     def damage(self, most: int | None = None) -> list[Damage]:
-        """Return the damaged rows, the first ``most`` of them if asked. Raises StoreFailure."""
+        """Return the damaged rows, at most ``most`` of them if given. Raises StoreFailure."""
         try:
             if self.path is not None:
                 return list(islice(find_in_file(str(self.path)), most))
@@ -177,12 +177,11 @@ class Database:
 def open_database(
     url: str, *, create: bool = False, read_only: bool = False, lease_seconds: float = SILENT_SECONDS
 ) -> Database:
-    """Return a database that is there, readable and of exactly our schema revision.
+    """Open an existing, readable database of exactly our schema revision.
 
-    ``create`` makes a missing one; a ``read_only`` one refuses every write. A writer that hangs is let go after the
-    daemons' lease at the latest, so that another can take over. Raises StoreFailure: missing, older, newer, damaged.
-    Opening is cheap: damage inside tables is found by
-    :func:`scheduler.store.verify.verify`.
+    ``create`` creates a missing one; with ``read_only`` every write is refused. A hanging writer is ended within the
+    daemon's lease, so that another daemon can take over. Raises StoreFailure for a missing, older, newer or damaged
+    database. Opening is cheap: damage inside tables is found by :func:`scheduler.store.verify.verify`.
     """
     database = Database(url, silent_seconds=min(SILENT_SECONDS, lease_seconds), read_only=read_only)
     path = database.path
@@ -204,11 +203,11 @@ def open_database(
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Bring a database to our schema revision, making a missing file; return the revisions before and after.
+    """Migrate a database to our schema revision, creating a missing file; return the revisions before and after.
 
-    All or nothing: it is one transaction. Raises StoreFailure.
+    Atomic: one transaction. Raises StoreFailure.
     """
-    from scheduler.store.migrations import migrate  # before the transaction: on some machines that takes seconds
+    from scheduler.store.migrations import migrate  # before the transaction: can take seconds
 
     database = Database(url)
     if database.path is not None:
@@ -217,8 +216,8 @@ def upgrade(url: str) -> tuple[str | None, str]:
         except OSError as error:
             where, why = str(database.path.parent), error.strerror or str(error)
             raise StoreFailure("no folder for the database", where, why, "Make it, or give another") from None
-        # For its owner alone, whatever the mask; SQLite gives the files beside it the same rights, and tells better
-        # what is wrong with the place.
+        # Readable by the owner only, whatever the umask; SQLite gives its side files the same rights. Errors are
+        # ignored, because opening the database reports them better.
         with suppress(OSError):
             os.close(os.open(database.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
@@ -241,7 +240,10 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 
 
 def revision(tx: Connection, where: str) -> str | None:
-    """Return the schema revision, None for an empty database; raises DatabaseCorrupt for somebody else's."""
+    """Return the schema revision, None for an empty database.
+
+    Raises DatabaseCorrupt for a database of another program.
+    """
     tables = set(tx.execute(_TABLES[tx.dialect.name]).scalars())
     version: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
     if version is None and tables - {"alembic_version"}:
@@ -262,7 +264,7 @@ def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        # The URL may hold a password, so it is not repeated.
+        # The URL may contain a password, so it is not repeated in the message.
         raise StoreFailure("bad database URL", "the configuration", "it cannot be parsed", _URL_HELP) from None
     where = _address_text(parsed)
     if parsed.get_backend_name() not in _TABLES:
@@ -279,7 +281,7 @@ def _address_text(url: URL) -> str:
 _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
 
 
-# A server that vanished without a word is noticed within half a minute, not after the kernel's quarter of an hour.
+# A server that disappeared is noticed within half a minute, not after the kernel's default of 15 minutes.
 _ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
 
 
@@ -288,12 +290,12 @@ _AS_IT_IS = "&immutable=1"
 
 def _engine(url: URL, busy_seconds: float) -> Engine:
     if url.get_backend_name() == "sqlite":
-        # isolation_level None: the driver begins nothing by itself, Database does.
+        # isolation_level None: the driver starts no transactions, Database does.
         engine = create_engine(url, connect_args={"timeout": busy_seconds, "isolation_level": None})
         event.listen(engine, "do_connect", _open_as_it_is)
         event.listen(engine, "connect", _prepare_sqlite)
     else:
-        # What the URL says comes first: psycopg takes one string of options only.
+        # Options of the URL come first: psycopg accepts a single option string.
         options = f"{url.query.get('options', '')} -c lock_timeout={round(busy_seconds * 1_000)}"
         connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": options, **_ALIVE}
         try:
@@ -312,9 +314,9 @@ def _open_as_it_is(dialect: Any, record: Any, words: list[Any], options: dict[st
 
 
 def _read_only_address(path: str) -> str:
-    """Return the URI by which SQLite reads a file, as it is if no process has it open in a read-only folder.
+    """Return the URI for reading a file with SQLite; immutable if no process has it open in a read-only folder.
 
-    SQLite could not create there the two files that it needs beside it.
+    There SQLite could not create its two side files.
     """
     sealed = Path(path).is_file() and not os.access(Path(path).parent, os.W_OK) and not Path(f"{path}-wal").exists()
     return f"file:{quote(path)}?mode=ro{_AS_IT_IS if sealed else ''}"
@@ -331,15 +333,14 @@ def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
     connection.execute("PRAGMA query_only = ON").close()
 
 
-# Which rows of the database cannot be what was written, by table, key and column.
+# Damage: rows that the program cannot have written, by table, key and column.
 #
-# SQLite keeps what it is given, and a disk or a careless hand may leave anything in a column. Readers stop at the
-# first value that cannot be; here every value of every row is held against its column's type, and what is written in
-# JSON against the decoder that its readers use. So the error names the row, and `db verify` lists
-# them all.
+# SQLite stores any value in any column, and a disk fault or a manual edit may leave invalid ones. Readers stop at the
+# first invalid value; here every value of every row is checked against the type of its column, and JSON against the
+# decoder that its readers use. So an error names the row, and `db verify` lists all of them.
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One value that the program never writes, or a row that contradicts itself (``column`` names where)."""
+    """A value that the program never writes, or an inconsistent row (``column`` names the place)."""
 
     table: str
     key: str
@@ -351,7 +352,7 @@ class Damage:
 
 
 def find_in_file(path: str) -> Iterator[Damage]:
-    """Yield the damage of an SQLite database, row by row. Raises sqlite3.Error when the file cannot be read."""
+    """Yield the damage of an SQLite database, row by row. Raises sqlite3.Error if the file cannot be read."""
     with closing(sqlite3.connect(_read_only_address(path), uri=True, isolation_level=None)) as connection:
         if why := _unreadable(connection):
             yield Damage("sqlite_master", "any", "sql", why)
@@ -365,10 +366,10 @@ def find_in_file(path: str) -> Iterator[Damage]:
 
 
 def _unreadable(connection: sqlite3.Connection) -> str:
-    """Return why SQLite cannot read the schema although it takes the file for a database; empty if it can."""
+    """Return why SQLite cannot read the schema although it accepts the file as a database; empty if it can."""
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").close()
-    except UnicodeDecodeError:  # the words of SQLite's own error quote the damaged bytes
+    except UnicodeDecodeError:  # the message of SQLite's error quotes the damaged bytes
         return "the names of the schema are not UTF-8"
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
@@ -407,7 +408,7 @@ def _judged(table: Table, row: Row) -> Iterator[Damage]:
 
 
 def _wrong(column: Column[Any], value: object) -> str:
-    """Return why ``value`` cannot stand in ``column``, nothing when it can."""
+    """Return why ``value`` is invalid in ``column``; empty or None if it is valid."""
     if value is None:
         return "" if column.nullable else "has no value"
     if isinstance(value, _Undecodable):

@@ -5,8 +5,8 @@
     StoreFailure
       DatabaseCorrupt
       DatabaseBusy
-      Refused      a unique index, a check or a trigger said no
-      Stale        a guarded write found another state
+      Refused      a unique index, a check or a trigger refused the write
+      Stale        a guarded write found a changed state
       Fenced       another daemon holds the lease
       AlreadyRunning
 """
@@ -25,33 +25,33 @@ from jobs.problem import UserError
 
 
 class StoreFailure(UserError):
-    """Base of what is wrong with the database itself or with a write."""
+    """Base of the errors of the database and of writes to it."""
 
     def __init__(self, what: str, where: str, why: str, remedy: str) -> None:
         super().__init__(what, why, remedy, where)
 
 
 def newer_database(where: str, actual: str, expected: str) -> StoreFailure:
-    """Return the failure of a schema that a newer version made."""
+    """Return the error for a schema of a newer version."""
     why = f"its schema is at {actual}, this version knows {expected} and before"
     remedy = "Install the newer version again, or restore a backup made before its upgrade"
     return StoreFailure("database is newer", where, why, remedy)
 
 
 class DatabaseCorrupt(StoreFailure):
-    """The file is no database, or not whole."""
+    """The file is not a database, or it is damaged."""
 
 
 class DatabaseBusy(StoreFailure):
-    """Another program holds the write lock for longer than we wait."""
+    """Another program held the write lock for longer than the timeout."""
 
 
 class Refused(StoreFailure):
-    """The database itself refused: the write would have broken one of its rules."""
+    """The database refused a write that would have violated a constraint."""
 
 
 class Stale(StoreFailure):
-    """A guarded write matched no row: somebody else changed it first."""
+    """A guarded write matched no row: another writer changed it first."""
 
     def __init__(self, subject: str, expected: str, actual: str) -> None:
         why = f"expected {expected}, found {actual}"
@@ -59,7 +59,7 @@ class Stale(StoreFailure):
 
 
 class Fenced(StoreFailure):
-    """Our epoch is no longer the lease's: another daemon acts now."""
+    """Our epoch is outdated: another daemon holds the lease now."""
 
     def __init__(self, epoch: int) -> None:
         why = f"epoch {epoch} is over, another daemon took the lease"
@@ -68,7 +68,7 @@ class Fenced(StoreFailure):
 
 
 def translated(error: DBAPIError | sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
-    """Return the failure that a driver's error means, or None when it is a fault of our own."""
+    """Return the StoreFailure that a driver's error means, or None for a bug of this program."""
     cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(error, IntegrityError | sqlite3.IntegrityError):
         return Refused("refused by the database", where, _words(cause), "Run `schedctl db verify`")
@@ -85,7 +85,7 @@ _LEAST_FREE_BYTES = 65_536
 
 
 def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
-    # Errors raised by the module itself, not by SQLite, carry no name; those are faults of ours.
+    # Errors raised by the sqlite3 module itself have no error name; they are bugs of this program.
     name: str = getattr(error, "sqlite_errorname", "")
     why = f"{_words(error)} ({name})"
     # "SQLITE_IOERR_SHMSIZE" and "SQLITE_BUSY_SNAPSHOT" are kinds of IOERR and BUSY.
@@ -102,7 +102,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
             return StoreFailure("database is read-only", where, why, _READ_ONLY_REMEDY)
         case "CORRUPT" | "NOTADB":
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
-        case "ERROR" if str(error).startswith(("no such table", "no such column")):  # its revision is ours: it had one
+        case "ERROR" if str(error).startswith(("no such table", "no such column")):  # our revision has them
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "CANTOPEN" | "PERM" | "AUTH":
             if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
@@ -114,7 +114,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
 
 
 def _is_full(path: Path | None) -> bool:
-    """In WAL mode a full disk shows as an I/O error when the shared-memory file cannot grow."""
+    """Whether the disk is full: in WAL mode it shows as an I/O error when the shared-memory file cannot grow."""
     if path is None:
         return False
     try:
@@ -141,7 +141,7 @@ def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> Store
     unreachable = not state and type(cause).__name__ == "OperationalError"
     if unreachable or state[:2] in {"08", "28", "53", "57"} or getattr(error, "connection_invalidated", False):
         remedy = "Check that the server runs and that the URL, the user and the password are right"
-        # A failed connection attempt carries no SQLSTATE, only the server's words.
+        # A failed connection attempt has no SQLSTATE, only the server's message.
         if 'database "' in why and "does not exist" in why:
             return StoreFailure("no database", where, why, "Create it with `createdb`")
         return StoreFailure("database server cannot be used", where, why, remedy)

@@ -1,4 +1,4 @@
-"""Evaluations of versions, the verdicts that came of them, and what people said against these."""
+"""Evaluations of versions, their verdicts, and overrules by people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VerdictWord = Literal["accepted", "rejected", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """One job that scores a version on a test set; ``error`` says why there are no scores that can be used."""
+    """A job that scores a version on a test set; ``error`` is the reason for a lack of usable scores."""
 
     id: int
     model: str
@@ -35,13 +35,13 @@ class EvaluationJob:
 
     @property
     def version(self) -> str:
-        """What it is of: ``ufm@3``."""
+        """Name of the evaluated version: ``ufm@3``."""
         return version_name(self.model, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What was said of a version by gates on a test set, and on what evidence; written once and never changed."""
+    """A verdict of quality gates on a version and a test set, with its evidence; written once and never changed."""
 
     id: int
     model: str
@@ -56,7 +56,7 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Overrule:
-    """A person's word against what was: who, when and why."""
+    """A person's decision against a verdict: who, when and why."""
 
     model: str
     number: int
@@ -95,13 +95,13 @@ _OVERRULES = _of_version(overrules)
 
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
-    """Note that a job scores a version; return its number. The database refuses a second one that is open."""
+    """Record that a job evaluates a version; return the evaluation's id. The database refuses a second open one."""
     begun = EvaluationJob(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
     return int(tx.execute(insert(evaluations).returning(evaluations.c.id), codec.row_of(begun, "id")).scalar_one())
 
 
 def end(tx: Connection, evaluation: EvaluationJob, state: EvaluationState, now: int, error: str = "") -> None:
-    """Close an open evaluation; event ``evaluation.<state>``. Raises Stale when it is not open any more."""
+    """Close an open evaluation; event ``evaluation.<state>``. Raises Stale if it is not open."""
     still = update(evaluations).where(evaluations.c.id == evaluation.id, evaluations.c.state == "open")
     if not tx.execute(still.values(state=state, ended_at=now, error=error)).rowcount:
         raise Stale(f"evaluation {evaluation.id} of {evaluation.version}", "open", "closed")
@@ -109,22 +109,22 @@ def end(tx: Connection, evaluation: EvaluationJob, state: EvaluationState, now: 
 
 
 def open_ones(tx: Connection) -> list[EvaluationJob]:
-    """Return the evaluations that have no end yet, the oldest first."""
+    """Return the open evaluations, oldest first."""
     return codec.records(EvaluationJob, tx.execute(_OPEN))
 
 
 def of_version(tx: Connection, version: Version) -> list[EvaluationJob]:
-    """Return all evaluations of a version, the oldest first."""
+    """Return all evaluations of a version, oldest first."""
     return codec.records(EvaluationJob, tx.execute(_OF_VERSION, _key(version)))
 
 
 def of_job(tx: Connection, job: str) -> EvaluationJob | None:
-    """Return the evaluation that a job is, or None."""
+    """Return the evaluation that a job runs, or None."""
     return codec.single(EvaluationJob, tx.execute(_OF_JOB, {"job": job}))
 
 
 def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
-    """Return the jobs of the last few that ended well with the same scorer on the same set, the newest first."""
+    """Return the jobs of the last successful evaluations with the same scorer and test set, newest first."""
     return list(tx.scalars(_ALIKE, {"scorer": scorer_digest, "test_set": set_digest}))
 
 
@@ -136,7 +136,7 @@ def say(
     evidence: Mapping[str, Any],
     now: int,
 ) -> None:
-    """Write a verdict; the database refuses a second one by the same gates on the same set."""
+    """Store a verdict; event ``version.judged``. The database refuses a second one by the same gates on one set."""
     of, test_set = (evaluation.model, evaluation.number, evaluation.id), evaluation.set_digest
     verdict_row = StoredVerdict(0, *of, gates_digest, test_set, verdict, evidence, now)
     tx.execute(insert(verdicts), codec.row_of(verdict_row, "id", evidence=codec.dump(evidence)))
@@ -144,33 +144,33 @@ def say(
 
 
 def verdicts_of(tx: Connection, version: Version) -> list[StoredVerdict]:
-    """Return all verdicts on a version, the oldest first."""
+    """Return all verdicts on a version, oldest first."""
     return codec.records(StoredVerdict, tx.execute(_VERDICTS, _key(version)))
 
 
 def verdicts_between(tx: Connection, start: int, end: int) -> list[StoredVerdict]:
-    """Return all verdicts of [start, end), the oldest first."""
+    """Return all verdicts of [start, end), oldest first."""
     return codec.records(StoredVerdict, tx.execute(_BETWEEN, {"start": start, "end": end}))
 
 
 def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:
-    """Return what these gates said of a version on this set, or None when they were not asked yet."""
+    """Return the verdict of these gates on a version and a test set, or None if there is none."""
     where = {**_key(version), "gates": gates_digest, "test_set": set_digest}
     return codec.single(StoredVerdict, tx.execute(_SAME, where))
 
 
 def uses(tx: Connection, set_digest: str) -> int:
-    """Return how many decisions were made on a test set: each one makes the next say a little less."""
+    """Return the number of decisions made on a test set: each one makes the next slightly less reliable."""
     return int(tx.execute(_USES, {"digest": set_digest}).scalar_one())
 
 
 def overrule(tx: Connection, overruled: Overrule) -> None:
-    """Write down a person's word; the version's own event tells it."""
+    """Store a person's overrule; it is reported by the event of the version."""
     tx.execute(insert(overrules), asdict(overruled))
 
 
 def overrules_of(tx: Connection, version: Version) -> list[Overrule]:
-    """Return what people said of a version, the oldest first."""
+    """Return the overrules of a version, oldest first."""
     return codec.records(Overrule, tx.execute(_OVERRULES, _key(version)))
 
 

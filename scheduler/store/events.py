@@ -1,6 +1,6 @@
-"""The event log: append-only, one row per thing that happened. Ids grow in the order of commits.
+"""The event log: append-only, one row per event. Ids increase in commit order.
 
-Only :func:`prune` removes events, the oldest first; the database lets it because ``pruned`` says so beforehand.
+Only :func:`prune` deletes events, oldest first; the triggers allow it because ``pruned`` is updated beforehand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST_KEPT = select(func.min(events.c.id)).where(events.c.at >= bindparam("befo
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened: ``kind`` is ``<noun>.<arrow>``, ``subject`` the noun's name or key."""
+    """An event: ``kind`` is ``<noun>.<arrow>``, ``subject`` is the noun's name or key."""
 
     id: int
     at: int
@@ -54,14 +54,14 @@ def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon",
 
 
 def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mapping[str, Any]) -> int:
-    """As :func:`append`, for data whose names are not known beforehand."""
+    """Like :func:`append`, for data with arbitrary names."""
     row = {"at": at, "kind": kind, "subject": subject, "by": by, "data": codec.dump(data)}
     conditions.apply(tx, kind, subject, at, data)
     return int(tx.execute(_INSERT, row).scalar_one())
 
 
 def newest_id(tx: Connection, before: int = INSTANT_MAX) -> int:
-    """Return the id of the newest event that happened before an instant, 0 when there is none."""
+    """Return the id of the newest event before an instant, 0 if there is none."""
     query = _NEWEST_ID if before == INSTANT_MAX else _NEWEST_ID.where(events.c.at < before)
     return int(tx.execute(query).scalar_one() or 0)
 
@@ -93,7 +93,7 @@ def tail(
 
 @lru_cache(maxsize=64)
 def _tail(kinds: frozenset[str] | None, of_subject: bool, from_id: bool) -> Select[Any]:  # noqa: FBT001 - a cache's key
-    """Return the statement for one kind of question: what stays the same is compiled once."""
+    """Return the statement for a combination of filters; cached, so that it is compiled once."""
     query = _SELECT.limit(bindparam("limit"))
     if kinds is not None:
         query = query.where(events.c.kind.in_([literal(kind) for kind in sorted(kinds)]))
@@ -105,15 +105,15 @@ def _tail(kinds: frozenset[str] | None, of_subject: bool, from_id: bool) -> Sele
 
 
 def latest(tx: Connection, subjects: Collection[str], *kinds: str) -> list[Event]:
-    """Return the newest event of these kinds of each subject that has any."""
+    """Return the newest event of these kinds for each subject that has one."""
     values = {"subjects": sorted(subjects), "kinds": kinds}
     return codec.records(Event, tx.execute(_OF_LATEST, values)) if subjects else []
 
 
 def prune(tx: Connection, before: int, limit: int) -> int:
-    """Remove up to ``limit`` of the oldest events that happened before ``before``; return how many.
+    """Delete up to ``limit`` of the oldest events before the instant ``before``; return how many.
 
-    A row goes only when all rows before it go: what is left has no hole. The newest event always stays.
+    A row is deleted only if all rows before it are, so the rest has no gaps. The newest event always stays.
     """
     first_kept = tx.execute(_FIRST_KEPT, {"before": before}).scalar() or newest_id(tx)
     old = [number for number in tx.execute(_OLD, {"before": before, "limit": limit}).scalars() if number < first_kept]
@@ -125,5 +125,5 @@ def prune(tx: Connection, before: int, limit: int) -> int:
 
 
 def pruned_up_to(tx: Connection) -> int:
-    """Return the id up to which events were removed, 0 when none was."""
+    """Return the highest id of the deleted events, 0 if none was deleted."""
     return int(tx.execute(_UP_TO).scalar() or 0)

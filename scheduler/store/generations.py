@@ -1,4 +1,4 @@
-"""Generations: how often a job was restarted, from whose weights, and which saved states that keeps in the store."""
+"""Generations: the restarts of a job, their initial weights, and the checkpoints that must be kept because of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduler.store.schema import checkpoints, generations, jobs
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One beginning of a job, by number from 1; its first attempt is ``first_attempt``.
+    """A start of a job, numbered from 1; its first attempt is ``first_attempt``.
 
-    ``parent_key`` is the manifest of the job ``parent`` that it started from at ``parent_step``; None: from nothing, or
-    it is chosen at its first launch.
+    It was initialised from the manifest ``parent_key`` of the job ``parent`` at ``parent_step``. ``parent_key`` None:
+    from scratch, or not chosen before the first launch.
     """
 
     job: str
@@ -26,7 +26,7 @@ class Generation:
     parent: str | None = None
     parent_step: int | None = None
     parent_key: str | None = None
-    refused: tuple[str, ...] = ()  # what sessions could not start from
+    refused: tuple[str, ...] = ()  # checkpoints that sessions could not start from
 
 
 _OF_JOB = select(generations).where(generations.c.job == bindparam("job")).order_by(generations.c.number)
@@ -38,7 +38,7 @@ _NEWEST = (
 )
 _BEGINNINGS = (
     select(generations.c.job, generations.c.began_at, generations.c.first_attempt)
-    .where(generations.c.number > 1)  # the first began when the job was added
+    .where(generations.c.number > 1)  # the first generation began when the job was added
     .order_by(generations.c.job, generations.c.number)
 )
 _NEEDED = _NEWEST.where(jobs.c.state.not_in(["done", "cancelled"]))
@@ -56,30 +56,30 @@ _ENDS = (
 
 
 def of_job(tx: Connection, job: str) -> list[Generation]:
-    """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
+    """Return the recorded generations of a job, oldest first; empty without a parent or a restart."""
     rows = tx.execute(_OF_JOB, {"job": job})
     return [codec.record_of(Generation, row, refused=codec.names(row.refused)) for row in rows]
 
 
 def current(tx: Connection, job: str) -> Generation | None:
-    """Return the newest generation of a job, or None when nothing was noted."""
+    """Return the newest generation of a job, or None if none is recorded."""
     rows = of_job(tx, job)
     return rows[-1] if rows else None
 
 
 def of_attempt(tx: Connection, job: str, attempt: int) -> Generation | None:
-    """Return the generation that an attempt of a job belongs to, or None when nothing was noted."""
+    """Return the generation of an attempt of a job, or None if none is recorded."""
     return next((generation for generation in reversed(of_job(tx, job)) if generation.first_attempt <= attempt), None)
 
 
 def parents(tx: Connection) -> dict[str, str]:
-    """Return by job of the queue the checkpoint that its newest generation started from, where there is one."""
+    """Return the checkpoint that the newest generation of each queued job started from; jobs without one are absent."""
     newest = {row.job: row.parent_key for row in tx.execute(_NEWEST)}
     return {job: key for job, key in newest.items() if key is not None}
 
 
 def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
-    """Return by job when its second and later generations began (UTC seconds), each with its first attempt."""
+    """Return (UTC seconds, first attempt) of the second and later generations, by job."""
     starts: dict[str, list[tuple[int, int]]] = {}
     for row in tx.execute(_BEGINNINGS):
         starts.setdefault(row.job, []).append((row.began_at, row.first_attempt))
@@ -87,7 +87,7 @@ def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
-    """Note that a job restarts with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
+    """Record a restart of a job with ``first_attempt``; without records, its earlier attempts become generation 1."""
     earlier = of_job(tx, job)
     if not earlier and first_attempt > 1:
         earlier = [_add(tx, Generation(job, 1, 1, now))]
@@ -95,16 +95,18 @@ def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
 
 
 def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str, now: int, by: str) -> None:
-    """Note from which checkpoint a generation starts; event ``job.start_from``."""
+    """Record the checkpoint that a generation starts from; event ``job.start_from``."""
     tx.execute(_this(generation).values(parent=parent, parent_step=step, parent_key=key))
     data = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
     events.write(tx, "job.start_from", generation.job, now, by, data)
 
 
 def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
-    """Record that a session could not start from what was chosen: the next launch chooses another. Events.
+    """Record that a session could not start from the chosen checkpoint, so that the next launch chooses another.
 
-    No job is given it before it is verified.
+    Events.
+
+    No job starts from it before it is verified.
     """
     if generation.parent_key is None:
         return
@@ -116,15 +118,15 @@ def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
 
 
 def forget(tx: Connection, job: str) -> None:
-    """Remove what was noted of a removed job, whose name another takes."""
+    """Delete the generations of a removed job whose name is reused."""
     tx.execute(delete(generations).where(generations.c.job == job))
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
-    """Return which checkpoints of a job stay because of generations, by key, and why.
+    """Return the checkpoints of a job that generations require, by key, with the reason.
 
-    Those that jobs of the queue started from and may have to start from again, and the last one of each earlier
-    generation.
+    These are the checkpoints that queued jobs started from (they may have to again), and the last checkpoint of each
+    earlier generation.
     """
     rows = of_job(tx, job)
     last = {
@@ -132,7 +134,7 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
         for earlier, later in pairwise(rows)
         for key in tx.execute(_ENDS, {"job": job, "first": earlier.first_attempt, "end": later.first_attempt}).scalars()
     }
-    starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # of each job its newest generation comes last
+    starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # last of a job: its newest generation
     return last | {key: f"{child} starts from it" for child, key in starts.items() if key is not None}
 
 
