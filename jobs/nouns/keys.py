@@ -295,7 +295,10 @@ def _environment(value: Any) -> dict[str, str]:
     for name in few(list(value)):
         storable(value[name])
         if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name) or name.startswith("SCHED_"):
-            raise Wrong(f"{name} is no variable a job may set", "use letters, digits and _, not beginning with SCHED_")
+            raise Wrong(
+                f"{name} is not a variable that a job may set",
+                "use A to Z, a to z, 0 to 9 and _, not beginning with SCHED_",
+            )
         if value[name] and re.fullmatch(_CONFIDENTIAL, name) and not re.fullmatch(_VOCABULARY, name):
             raise Wrong(
                 f"{name} looks like a secret, which would stand in the database and go to every platform",
@@ -312,7 +315,7 @@ def _secrets(value: Any) -> tuple[str, ...]:
     for name in value:
         # A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws).
         if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so it is not repeated
-            raise Wrong("this is no list of names of secrets", "use capital letters, digits and _; never the value")
+            raise Wrong("this is not a list of names of secrets", "use A to Z, 0 to 9 and _; never the value")
         if re.fullmatch(_RESERVED, name):
             raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
     return tuple(dict.fromkeys(value))

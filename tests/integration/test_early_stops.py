@@ -198,7 +198,7 @@ def test_a_forecast_ends_it_at_its_best_and_the_hours_go_back(make_ports: Callab
 
 
 def facts_of(tx: Connection, world: World) -> JobFacts:
-    """What the week's report is told about the job."""
+    """What the weekly report says about the job."""
     now = world.clock.now()
     facts = facts_within(tx, world.ports.pools, now - HOUR, now, 1.0, [], [], jobs.everything(tx))
     return next(job for job in facts.jobs if job.name == "ufm")

@@ -198,7 +198,7 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
         ('gate = { parent = "x", fraction = 20 }', "gate.fraction = 20: this number is out of range"),
         ('gate = { parent = "a", fraction = 0.2 }', "a job cannot wait for itself"),
         ("environment = { A = 1 }", "this must be a table of texts"),
-        ('environment = { SCHED_SEED = "1" }', "SCHED_SEED is no variable a job may set"),
+        ('environment = { SCHED_SEED = "1" }', "SCHED_SEED is not a variable that a job may set"),
         ('environment = { HF_TOKEN = "x" }', "HF_TOKEN looks like a secret"),
         ("wieght = 3", "wieght: there is no such key; did you mean weight?"),
     ],

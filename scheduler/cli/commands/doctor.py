@@ -123,9 +123,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
         "clock": lambda: host.check_clock(_disk_clock(app.settings.state_dir), real_now()),
     }
     for name, channel in sorted(app.channels.items()):
-        checks[f"letters by {name}"] = host.channel_check(channel)
+        checks[f"messages by {name}"] = host.channel_check(channel)
     if not app.channels:
-        checks["letters"] = host.no_channel
+        checks["messages"] = host.no_channel
     for name, at in sorted(app.targets.items()):
         checks[f"target {name}"] = partial(_target, app, at)
     for platform in plugin.offered():
