@@ -55,7 +55,7 @@ def built(kind: type[T], document: Any) -> T:
     Raises KeyError, TypeError or ValueError.
     """
     values = dict(document)
-    for name, declared, plain, read in _declared(kind):  # a class is hashable
+    for name, declared, plain, read in _declared(kind):  # type: ignore[arg-type] # a class is hashable
         if name in values and type(values[name]) is not plain:
             try:
                 values[name] = read(values[name])
@@ -148,7 +148,7 @@ def record_of(kind: type[T], row: Row[Any], **values: Any) -> T:
 
     Mappings are decoded from JSON, enum members from their values. Raises ValueError.
     """
-    for name, read in _columns(kind):  # a class is hashable
+    for name, read in _columns(kind):  # type: ignore[arg-type] # a class is hashable
         if name not in values:
             values[name] = getattr(row, name) if read is None else read(getattr(row, name))
     return kind(**values)

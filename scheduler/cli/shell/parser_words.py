@@ -75,6 +75,8 @@ def _value(message: str) -> str:
     message = message.rstrip(".")
     if match := re.match(r"Input should be a valid (integer|number|boolean)", message):
         return f"this is not {_KINDS[match[1]]}"
+    if match := re.fullmatch(r"Input should be (greater|less) than or equal to (.*)", message):
+        return f"this must be {'at least' if match[1] == 'greater' else 'at most'} {match[2]}"
     if match := re.fullmatch(r"(.*) is not a valid (integer|float|boolean)(?: range)?", message):
         return f"{match[1]} is not {_KINDS[match[2]]}"
     if match := re.fullmatch(r"(.*) is not one of (.*)", message):

@@ -129,6 +129,7 @@ SAYS = [
     ("queue list --state running", "Did you mean active?"),
     ("runs logs nothing", "See: schedctl runs list"),
     ("runs list --limit x", "is not a whole number"),
+    ("queue forecast ufm --hours 0", "--hours cannot be used: this must be at least 0.1"),
     ("queue show", "needs JOB"),
     ("quue list", "Did you mean 'queue'?"),
     ("queue list --sate held", "Did you mean --state?"),
