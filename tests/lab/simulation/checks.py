@@ -296,8 +296,9 @@ def _check_waits(
 ) -> None:
     """Raise Violation unless each session's billed wait is charged to it, once, in full and just before it began.
 
-    In full where the books were read after it was charged and had settled, in the window in which it waited. A total
-    does not tell seconds of some apart, nor a launch from its intent.
+    In full where the books were read after it was charged and had settled, in the window in which it waited, and no
+    other session waited then: its seconds are explained as soon as it waits and billed once it began, and a total does
+    not tell them apart. Nor does it tell a launch from its intent.
     """
     if place.counted is None or not place.bills_wait:
         return
@@ -315,7 +316,10 @@ def _check_waits(
         world.sometimes("wait booked", bool(booked))
         seen = [at for at in place.read_at if at > settled]
         window = next(calendar_windows(place.counted.calendar, wait[0], wait[0] + 1))
-        told = bool(seen) and window[0] <= run.planned_start and max(seen[0], wait[1]) < window[1]
+        others = [one for one in place.sessions.values() if one is not session]
+        reads = [at for at in place.read_at if seen and spent_at[key] <= at <= seen[0]]
+        told = bool(seen) and not any(one.waits_at(at) for one in others for at in reads)
+        told = told and window[0] <= run.planned_start and max(seen[0], wait[1]) < window[1]
         if len(booked) > 1 or (booked and booked[0][1] != wait[1]) or seconds > longest:
             raise Violation("a billed wait is its session's", f"{key} waited {wait} and is booked {booked}")
         if told and seconds < longest - _TOLD_OF_WAITS_SECONDS:

@@ -84,6 +84,10 @@ class Session:
         """Return for how long it waited before it began."""
         return (self.asked_at, self.starts_at) if self.began else None
 
+    def waits_at(self, instant: int) -> bool:
+        """Return whether it waited then, also one that never began."""
+        return self.asked_at <= instant < min(self.starts_at, instant + 1 if self.ended_at is None else self.ended_at)
+
     def observe(self, as_of: int) -> Observed | None:
         """Return what the platform tells about ``as_of``; None when it does not show the key yet."""
         promised = self.shown_from is not None and self.world.now >= self.shown_from
