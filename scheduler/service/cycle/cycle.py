@@ -111,6 +111,7 @@ class Cycle:
         self.plan_at = 0  # UTC second at which a plan is made even without an event
         self._planned_event = -1
         self._planning = False  # a plan is being made
+        self._sweeps: Sequence[str] = ()  # with a decision to store
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._complaints = border.Complaints(ports)
@@ -141,7 +142,13 @@ class Cycle:
         may_plan = self._may_plan(now)
         if may_plan:  # first: sessions that have no work wait for it
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
-        apart(self._ports, "cycle.step_failed", partial(halvings.look, self._ports, now), None, step="halvings.look")
+        apart(
+            self._ports,
+            "cycle.step_failed",
+            partial(halvings.look, self._ports, self._sweeps, now),
+            None,
+            step="halvings",
+        )
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
             apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if may_plan:
@@ -255,6 +262,9 @@ class Cycle:
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
             live, late = runs.live(tx), watched.everything(tx)
+            self._sweeps = apart(
+                self._ports, "cycle.step_failed", partial(halvings.due, self._ports, tx), [], step="halvings"
+            )
             if not live:
                 return _Loaded([], {}, LiveJobs({}, {}, ()), late)
             names = sorted({lane.job for run in live for lane in run.lanes})

@@ -37,11 +37,14 @@ def left(spec: JobSpec) -> Halving | None:
     return spec.halving and replace(spec.halving, left_at=rung_of(spec.halving, spec.target_step))
 
 
-def look(ports: Ports, now: int) -> None:
-    """Decide all sweeps. Most decisions are made as a session ends; some follow from what people do."""
-    with ports.database.read() as tx:
-        due = [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
-    for sweep in due:
+def due(ports: Ports, tx: Connection) -> list[str]:
+    """Return the sweeps with a decision to store. Most are stored when a session ends; some follow from requests."""
+    return [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
+
+
+def look(ports: Ports, sweeps: Sequence[str], now: int) -> None:
+    """Decide these sweeps."""
+    for sweep in sweeps:
         with ports.write() as tx:
             consider(ports, tx, sweep, now)
 

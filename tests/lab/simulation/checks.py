@@ -317,9 +317,8 @@ def _check_waits(
         seen = [at for at in place.read_at if at > settled]
         window = next(calendar_windows(place.counted.calendar, wait[0], wait[0] + 1))
         others = [one for one in place.sessions.values() if one is not session]
-        reads = [at for at in place.read_at if seen and spent_at[key] <= at <= seen[0]]
-        told = bool(seen) and not any(one.waits_at(at) for one in others for at in reads)
-        told = told and window[0] <= run.planned_start and max(seen[0], wait[1]) < window[1]
+        alone = [at for at in seen if not any(one.waits_at(at) for one in others)]
+        told = bool(alone) and window[0] <= run.planned_start and max(alone[0], wait[1]) < window[1]
         if len(booked) > 1 or (booked and booked[0][1] != wait[1]) or seconds > longest:
             raise Violation("a billed wait is its session's", f"{key} waited {wait} and is booked {booked}")
         if told and seconds < longest - _TOLD_OF_WAITS_SECONDS:
