@@ -67,17 +67,17 @@ def compare(
     steps = sorted(step for step in resumed.keys() & straight.values.keys() if step > since)
     near = (values for step, values in sorted(straight.values.items()) if abs(step - since) <= _NEAR)
     spread = _spread([values["loss"] for values in near if "loss" in values])
-    exact, first = True, None
+    exact, unlike = True, []
     for step in steps:
         expected = straight.values[step]
         for name, apart in _apart(expected, resumed[step]).items():
             room = max(2 * straight.noise.get(name, 0.0), _ROUNDING * abs(expected[name]), spread if moved else 0.0)
             exact = exact and apart == 0
             if not apart <= room:
-                first = first or (step, name)
+                unlike.append((step, name))
     wrong = sorted(name for name in straight.files if files.get(name) != straight.files[name])
-    if first is not None:
-        finding = _named(resumed, steps, since, straight, spread, first)
+    if unlike:
+        finding = _named(resumed, steps, since, straight, spread, unlike)
         return finding.level, [finding]
     if exact and not moved and any(name in straight.steady for name in wrong):
         message = f"all that was reported is the same, but {', '.join(wrong)} of the last checkpoint is not"
@@ -88,10 +88,15 @@ def compare(
 
 
 def _named(
-    resumed: Curve, steps: Sequence[int], since: int, straight: Uninterrupted, spread: float, first: tuple[int, str]
+    resumed: Curve,
+    steps: Sequence[int],
+    since: int,
+    straight: Uninterrupted,
+    spread: float,
+    unlike: Sequence[tuple[int, str]],
 ) -> ResumeFinding:
-    """Return the finding for a run that differs, named by how it differs."""
-    step, name = first
+    """Return the finding for a run that differs, named by how it differs at which steps."""
+    step, name = unlike[0]
     ours, theirs = resumed[step][name], straight.values[step][name]
     log = json.dumps({"step": step, **{key: value for key, value in resumed[step].items() if key != "step"}})
     text = f"{name} is {ours:.6g} at step {step} and {theirs:.6g} without the interruption"
@@ -102,7 +107,10 @@ def _named(
     alike = _ALIKE / math.sqrt(min(_WINDOW, len(losses)) or 1)
     sized = f"{text}, {size:.2g} standard deviations of the loss" if size else text
     kind, message = "other_numbers", sized
-    if same:
+    # Weights that were wrong at the first loss would be wrong at all that follow.
+    if len(measured) > 1 and step > since + 1 and [*unlike] == [(measured[0], "loss")]:
+        kind, message = "first_mean", f"{text}; all that follows is the same, so it is a mean over fewer steps"
+    elif same:
         kind, message = "older_state", f"resumed at step {since}, it continues from the state of step {at}"
     elif best >= alike and best > own:
         kind = "repeated_data"

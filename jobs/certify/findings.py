@@ -37,6 +37,7 @@ REPAIRS = {
     "other_numbers": Repair(
         INEXACT, f"The state of the random numbers or the order of the data is not restored. {_STATE}"
     ),
+    "first_mean": Repair(SAME_STATE, "Nothing is wrong with the state. To report the same, log the loss of each step"),
     "other_files": Repair(SAME_STATE, f"Counters of resumes may differ; averaged weights must not. {_STATE}"),
 }
 

@@ -110,3 +110,18 @@ def test_files_that_differ_count_by_what_else_can_be_seen() -> None:
         found, findings = compare(curve, {"state": "b"}, 5, straight)
         assert (found, [finding.kind for finding in findings]) == (level, [kind])
         assert compare(curve, {"state": "a"}, 5, straight) == ("E0", [])
+
+
+def test_a_mean_over_fewer_steps_is_not_another_training() -> None:
+    """Frameworks that log a mean of ten steps begin a new mean when they resume."""
+    curve = {step: {"loss": 5 - step / 100 + step % 7 / 10} if step % 10 == 0 else {"step": 1.0} for step in range(61)}
+    straight = uninterrupted(curve, curve, {"state": "a"}, {"state": "a"})
+    for since, unlike, is_mean in (
+        (14, (20,), True),
+        (14, (20, 30), False),
+        (54, (60,), False),  # nothing follows that would show that the state is right
+        (19, (20,), False),  # a mean over one step: that of the batch itself
+    ):
+        resumed = {**curve, **{step: {"loss": curve[step]["loss"] - 0.004} for step in unlike}}
+        level, findings = compare(resumed, {"state": "b"}, since, straight)
+        assert (level, findings[0].kind == "first_mean") == ("E1" if is_mean else "E2", is_mean)

@@ -125,12 +125,14 @@ def test_it_is_certified(tmp_path: Path, example: str) -> None:
         pytest.importorskip(needed, reason=f"{needed} is not installed: examples/{example} is NOT tested here")
     shutil.copytree(EXAMPLES / example, tmp_path / "code")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-    script = ScriptUnderTest(tmp_path / "code", (sys.executable, "train.py"), environment, tmp_path, 30)
+    script = ScriptUnderTest(tmp_path / "code", (sys.executable, "train.py"), environment, tmp_path, 40)
     strikes = tuple(one for one in STRIKES if one.name in {"SIGTERM in the middle", "SIGKILL in the middle"})
     certificate = certify(script, print, adapt=False, strikes=strikes)
     kinds = {finding.kind for result in certificate.results for finding in result.findings}
-    # Lightning's own file counts resumes as well.
-    assert (certificate.level, kinds) == (("E1", {"other_files"}) if example == "lightning" else ("E0", set()))
+    # Lightning's own file counts resumes as well; transformers logs means, the first after a resume over fewer steps.
+    allowed = {"lightning": {"other_files"}, "transformers": {"first_mean"}}.get(example, set())
+    assert kinds <= allowed
+    assert certificate.level == ("E1" if kinds else "E0")
 
 
 def test_the_script_that_knows_nothing_is_run_whole(tmp_path: Path) -> None:
