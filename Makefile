@@ -65,7 +65,7 @@ bench-planner: .venv/ready-dev ## Measure the planner against its bounds and oth
 kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (ten minutes)
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
-fuzz: .venv/ready-dev ## Tell the daemon 100,000 odd documents and answers; no cycle may crash (half an hour; ARGS=COUNT)
+fuzz: .venv/ready-dev ## Give the daemon 100,000 odd documents and answers; no cycle may crash (half an hour; ARGS=COUNT)
 	$(BIN)/python benchmarks/bench_border.py $(ARGS)
 
 fuzz-train: .venv-train/ready ## Give fine-tuning 100,000 odd records a stage; each is accounted for (minutes; FUZZ_RECORDS=COUNT)
@@ -84,20 +84,20 @@ simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 image: ## Build the container's image without a registry and try it (root, buildah, mmdebstrap; two minutes)
 	.ci/image.sh
 
-reference: .venv/ready-dev ## Write anew what documents hold of commands, exit codes and settings
+reference: .venv/ready-dev ## Update what documents hold of commands, exit codes and settings
 	$(BIN)/python benchmarks/reference.py
 
 rooms: .venv/ready-dev ## Print every folder with code and what it is for
 	$(BIN)/python benchmarks/reference.py --rooms
 
-pictures: .venv/ready-dev ## Take the pictures anew that tests compare and documents show; look at them before you commit
+pictures: .venv/ready-dev ## Take the pictures again that tests compare and documents show; look at them before you commit
 	$(BIN)/python benchmarks/pictures.py --approve tests/integration/web/approved
 	$(BIN)/python benchmarks/pictures.py
 
 changelog: .venv/ready-dev ## Move the sentences of changelog.d into CHANGELOG.md (VERSION=0.3.0)
 	$(BIN)/towncrier build --yes --version "$(VERSION)"
 
-lock: ## Resolve the dependencies anew and write the hashed lock files
+lock: ## Resolve the dependencies and write the hashed lock files
 	.ci/lock.sh
 
 clean: ## Remove the virtual environment and everything the tools left

@@ -131,8 +131,8 @@ def run_once(words: list[str]) -> tuple[float, float]:
     # Installers compile packages; of an editable install the warm-up runs do, unless this forbids it.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, *words]
-    told = subprocess.run(launcher, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    wall, kilobytes, code = told.stdout.split()
+    timed = subprocess.run(launcher, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    wall, kilobytes, code = timed.stdout.split()
     if code != "0":
         raise RuntimeError(f"{' '.join(words)} ended with {code}")
     return float(wall), int(kilobytes) / 1_024

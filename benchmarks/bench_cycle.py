@@ -186,7 +186,7 @@ def _told(ports: Ports) -> str:
 def _app(folder: Path) -> App:
     (folder / "config.toml").write_text(_CONFIG.replace('"text"', f'"{folder}/text"'))
     with (folder / "text").open("wb") as sparse:
-        sparse.truncate(CORPUS_BYTES)  # a hole: its size is told, its bytes are made by Stream
+        sparse.truncate(CORPUS_BYTES)  # a hole: only its size counts, its bytes are made by Stream
     app = load_app(folder / "config.toml", {})
     app.settings.state_dir.mkdir(parents=True, exist_ok=True)
     upgrade(app.settings.database_url)

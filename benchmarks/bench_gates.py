@@ -98,8 +98,8 @@ def decisions(runs: int, generator: np.random.Generator) -> None:
         others = " | ".join(
             f"{rates[0.0][place]:5.1f} {rates[0.05][place]:5.1f} {rates[0.0][place] / 5:3.1f}" for place in (1, 2)
         )
-        told = f"{np.mean(effects):6.2f} {100 * np.mean(smallest):5.1f} pt"
-        print(f"{test_set.items:6} {test_set.per_cluster:3} {told} | {own}  {rates[0.0][0] / 5:6.1f} | {others}")
+        shown = f"{np.mean(effects):6.2f} {100 * np.mean(smallest):5.1f} pt"
+        print(f"{test_set.items:6} {test_set.per_cluster:3} {shown} | {own}  {rates[0.0][0] / 5:6.1f} | {others}")
 
 
 def margins(runs: int, generator: np.random.Generator) -> None:
@@ -150,8 +150,8 @@ def alarms(runs: int, generator: np.random.Generator) -> None:
     for share in (0.55, 0.6, 0.7):
         seen = [first(generator.random(1_500) < share, evidence) or 10**6 for _ in range(runs)]
         median = int(np.median(seen))
-        told = f"{median:,} pairs" if median < 10**6 else "not within 1,500"
-        print(f"{f'{share:.0%} of pairs lost':>42}: median {told} until the alarm")
+        shown = f"{median:,} pairs" if median < 10**6 else "not within 1,500"
+        print(f"{f'{share:.0%} of pairs lost':>42}: median {shown} until the alarm")
 
 
 def main() -> None:

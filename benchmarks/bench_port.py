@@ -1,7 +1,7 @@
 """What `schedctl port` costs: round trips a second with `status` kept, a 20 MB frame, and 1,000 subscriptions.
 
 Beside each stands a plain echo: a program of ten lines that reads frames and writes them back through the same kind of
-pipes, so that what the pipes and this machine cost can be told from what the port costs. The bound is 10,000 round
+pipes, to separate what the pipes and this machine cost from what the port costs. The bound is 10,000 round
 trips a second, one after the other.
 
     python benchmarks/bench_port.py [--seconds 3] [--jobs 100] [--subscriptions 1000]

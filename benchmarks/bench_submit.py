@@ -102,13 +102,13 @@ def _wait_for_step(artifacts: Path, job: str) -> None:
     while time.monotonic() < until:
         for path in artifacts.glob(f"runs/*{job}*/lane-0/*.json"):
             try:
-                told = json.loads(path.read_bytes())
+                reported = json.loads(path.read_bytes())
             except (OSError, ValueError):
                 continue  # it is being written
-            if told.get("step"):
+            if reported.get("step"):
                 return
-            if told.get("outcome") == "failed":
-                raise SystemExit(f"the session of {job} failed: {told}")
+            if reported.get("outcome") == "failed":
+                raise SystemExit(f"the session of {job} failed: {reported}")
         time.sleep(_LOOK_SECONDS)
     raise SystemExit(f"no session of {job} reported a step within {_PATIENCE_SECONDS:.0f} s")
 

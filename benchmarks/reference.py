@@ -1,4 +1,4 @@
-"""Write anew what the documents hold of commands, exit codes, settings and ranges; or print the rooms of the house.
+"""Update what the documents hold of commands, exit codes, settings and ranges; or print the rooms of the house.
 
 python benchmarks/reference.py [FOLDER]    # writes into the documents of this folder, here ./docs
 python benchmarks/reference.py --rooms     # prints every room and what it is for
@@ -15,7 +15,7 @@ from tests.lab.reference import REPOSITORY, rooms, written
 
 
 def main() -> int:
-    """Write the documents anew, or print the rooms."""
+    """Update the documents, or print the rooms."""
     if "--rooms" in sys.argv:
         print("\n".join(rooms(REPOSITORY)))
         return 0

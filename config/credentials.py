@@ -40,7 +40,7 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
 def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
     """Return the files that are settings or secrets of jobs, so that a caller can watch them.
 
-    Of a folder of which nothing can be told there are none.
+    A folder of which nothing is known has none.
     """
     handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):

@@ -143,11 +143,11 @@ def measure_ours(
         told_to = {"SCHED_PROGRESS": str(kept / "progress"), "SCHED_TARGET_STEP": str(steps), **(environment or {})}
         (kept / "progress").touch()
         first, said = run(words, data_of(case, folder), kept, told_to)
-        told = [json.loads(line) for line in (kept / "progress").read_text().splitlines()]
+        lines = [json.loads(line) for line in (kept / "progress").read_text().splitlines()]
         metrics = json.loads((kept / f"step-{steps:08d}/meta.json").read_bytes())["metrics"]
         if keep is not None:
             (kept / f"step-{steps:08d}").rename(keep)
-    peak = max(line.get("gpu_memory_bytes", 0) for line in told)
+    peak = max(line.get("gpu_memory_bytes", 0) for line in lines)
     speed, loss = metrics.get("tokens_per_second", 0.0), metrics.get("held_out_loss", math.nan)
     return Measured(speed, peak, first, said, loss)
 

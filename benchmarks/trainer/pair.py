@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trainer.cases import Case, data_of, measure_ours, ours_of, prepare
-from benchmarks.trainer.speed import capped, told
+from benchmarks.trainer.speed import capped, rated
 
 SAVE_AT, STOP_AT, END_AT = 4, 8, 14  # steps of the job that moves
 _APART_MAX = 0.01  # of losses, in nats a token, where only rounding differs
@@ -28,10 +28,10 @@ def measure_pair(options: argparse.Namespace, folder: Path) -> int:
     prepare(case, options, folder)
     options.steps //= 2
     alone = measure_ours(case, options.steps, folder)
-    print(f"{case}\n      one device: {told(case, options, alone)}", flush=True)
+    print(f"{case}\n      one device: {rated(case, options, alone)}", flush=True)
     for name, more in (("two devices", ()), ("shared out", ("--shard", "on"))):
         both = measure_ours(case, options.steps, folder, *more, devices=2)
-        print(f"{name:>16}: {told(case, options, both)}\n{'ratio':>16}: {both.speed / alone.speed:9.2f}", flush=True)
+        print(f"{name:>16}: {rated(case, options, both)}\n{'ratio':>16}: {both.speed / alone.speed:9.2f}", flush=True)
     with tempfile.TemporaryDirectory(dir=folder) as kept:
         return _move(case, folder, Path(kept))
 
@@ -54,7 +54,7 @@ def measure_layers(options: argparse.Namespace, folder: Path) -> int:
     for name, devices in ways:
         more = ("--accumulate", "2", "--shard", "on", "--compile", options.compile)
         measured.append(measure_ours(case, options.steps, folder, *more, devices=devices, environment=environment))
-        print(f"{case}\n{name:>16}: {told(case, options, measured[-1])}", flush=True)
+        print(f"{case}\n{name:>16}: {rated(case, options, measured[-1])}", flush=True)
     losses = [[float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", each.said)] for each in measured]
     apart = max(abs(one - other) for one, other in zip(losses[0], losses[-1], strict=True))
     print(f"{'losses':>16}: {losses[-1][0]} to {losses[-1][-1]}, {apart:.4f} from those of one device at most")
@@ -92,7 +92,7 @@ def _session(
     signals: dict[int, signal.Signals],
     resume: Path | None = None,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run a session, send it signals at steps, and return what it told and what it printed."""
+    """Run a session, send it signals at steps, and return what it reported and what it printed."""
     kept.mkdir(exist_ok=True)
     progress, log = kept / f"progress-{time.monotonic_ns()}", kept / "log"
     progress.touch()

@@ -52,7 +52,7 @@ def _make_data(case: Case, folder: Path) -> None:
     text = "\n".join(source_texts())
     wanted = STEPS * case.batch * case.length * 8
     texts = [(text * (1 + wanted // len(text)))[:wanted]]
-    texts += [text[start : start + case.length // 2] for start in range(SHORT)]  # a token has two letters or more
+    texts += [text[start : start + case.length // 2] for start in range(SHORT)]  # a token has two characters or more
     (folder / "train-00000.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
 
 

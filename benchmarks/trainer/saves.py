@@ -30,10 +30,10 @@ def measure_saves(options: argparse.Namespace, folder: Path) -> None:
     print(f"{case}, {COUNT} saves each", flush=True)
     for wish in options.saves.split():
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            told = _watch(case, folder, Path(name), wish)
-        steps = [at for at, line in told if "step" in line]
+            reports = _watch(case, folder, Path(name), wish)
+        steps = [at for at, line in reports if "step" in line]
         usual = statistics.median(after - before for before, after in itertools.pairwise(steps[WARMING:]))
-        found = [_cost(told, steps, usual, step) for step in dict.fromkeys(_saves(told))]
+        found = [_cost(reports, steps, usual, step) for step in dict.fromkeys(_saves(reports))]
         whole = [each for each in found if each is not None]
         lost = [each[3] for each in whole[1:] or whole]  # the first makes the memory that the others use again
         print(
@@ -47,19 +47,19 @@ def measure_saves(options: argparse.Namespace, folder: Path) -> None:
         )
 
 
-def _saves(told: list[tuple[float, dict[str, Any]]]) -> list[int]:
-    return [line["saving"] for _, line in told if "saving" in line]
+def _saves(reports: list[tuple[float, dict[str, Any]]]) -> list[int]:
+    return [line["saving"] for _, line in reports if "saving" in line]
 
 
 def _cost(
-    told: list[tuple[float, dict[str, Any]]], steps: list[float], usual: float, step: int
+    reports: list[tuple[float, dict[str, Any]]], steps: list[float], usual: float, step: int
 ) -> tuple[float, float, int, float] | None:
     """Return the seconds that a save blocks and takes, the steps made meanwhile, and the seconds lost in all.
 
     None for the last one, after which nothing is trained.
     """
-    began = next(at for at, line in told if line.get("saving") == step)
-    ended = next((at for at, line in told if line.get("saved") == step), None)
+    began = next(at for at, line in reports if line.get("saving") == step)
+    ended = next((at for at, line in reports if line.get("saved") == step), None)
     before = max(at for at in steps if at <= began)
     after = next((at for at in steps if at > began), None)
     if ended is None or after is None:
@@ -72,10 +72,10 @@ def _cost(
 
 
 def _watch(case: Case, folder: Path, kept: Path, wish: str) -> list[tuple[float, dict[str, Any]]]:
-    """Train, ask for saves, and return what was told of it with the seconds at which it was."""
+    """Train, ask for saves, and return what was reported of them, each line with its time in seconds."""
     words = [*ours_of(case, folder), "--background-saves", wish]
     progress, asked, rest, left = kept / "progress", 0, b"", WARMING + APART
-    told: list[tuple[float, dict[str, Any]]] = []
+    reports: list[tuple[float, dict[str, Any]]] = []
     progress.touch()
     environment = {"SCHED_PROGRESS": str(progress), "SCHED_TARGET_STEP": "100000", "SCHED_CHECKPOINT_DIR": str(kept)}
     environment = {**os.environ, **environment, "SCHED_DATA_DIR": str(data_of(case, folder))}
@@ -89,7 +89,7 @@ def _watch(case: Case, folder: Path, kept: Path, wish: str) -> list[tuple[float,
             lines = (rest + source.read()).split(b"\n")
             now, rest = time.monotonic(), lines.pop()
             for line in map(json.loads, lines):
-                told.append((now, line))
+                reports.append((now, line))
                 left -= "step" in line
                 if "saved" in line:  # the first one makes what the others use again
                     for old in sorted(kept.glob("step-*"))[:-1]:  # beside us: it takes seconds, and we hold a watch
@@ -106,4 +106,4 @@ def _watch(case: Case, folder: Path, kept: Path, wish: str) -> list[tuple[float,
             raise SystemExit(f"{' '.join(words)} ended with status {process.returncode}:\n{(kept / 'log').read_text()}")
     for cleaner in cleaners:
         cleaner.join()
-    return told
+    return reports

@@ -37,12 +37,12 @@ def compare(cases: list[Case], options: argparse.Namespace, folder: Path) -> lis
         theirs, ours = baselines[common], measure_ours(case, options.steps, folder)
         print(case)
         for who, measured in (("Trainer + PEFT", theirs), ("finetune.py", ours)):
-            print(f"{who:>15}: {told(case, options, measured)}")
+            print(f"{who:>15}: {rated(case, options, measured)}")
         ratios.append(ours.speed / theirs.speed)
         print(f"{'ratio':>15}: {ratios[-1]:9.2f}", flush=True)
         if options.precision == "fp8":
             rounded = measure_ours(case, options.steps, folder, "--precision", "fp8")
-            print(f"{'in fp8':>15}: {told(case, options, rounded)}")
+            print(f"{'in fp8':>15}: {rated(case, options, rounded)}")
             print(f"{'fp8 / bf16':>15}: {rounded.speed / ours.speed:9.2f}", flush=True)
     return ratios
 
@@ -69,7 +69,7 @@ def measure_offload(options: argparse.Namespace, folder: Path) -> None:
         prepare(case, options, folder)
         plain = measure_ours(case, options.steps, folder)
         away = measure_ours(case, options.steps, folder, "--gradient-checkpointing", "offload")
-        print(f"{case}\n    on the card: {told(case, options, plain)}\n    offloaded:   {told(case, options, away)}")
+        print(f"{case}\n    on the card: {rated(case, options, plain)}\n    offloaded:   {rated(case, options, away)}")
         print(f"    ratio: {away.speed / plain.speed:.3f} of the speed, {away.peak / plain.peak:.3f} of the peak")
         same = re.findall(r"loss [\d.]+", plain.said) == re.findall(r"loss [\d.]+", away.said)
         print(f"    the same losses: {'yes' if same else 'no'}", flush=True)
@@ -82,7 +82,7 @@ def measure_price(cases: list[Case], options: argparse.Namespace, folder: Path) 
         plain, exact = (
             measure_ours(case._replace(deterministic=wish), options.steps, folder) for wish in (False, True)
         )
-        print(f"{case}\n          plain: {told(case, options, plain)}\n  deterministic: {told(case, options, exact)}")
+        print(f"{case}\n          plain: {rated(case, options, plain)}\n  deterministic: {rated(case, options, exact)}")
         print(f"          price: {100 * (1 - exact.speed / plain.speed):8.1f} %", flush=True)
 
 
@@ -93,7 +93,7 @@ def measure_lengths(options: argparse.Namespace, folder: Path) -> None:
     for case in cases:
         prepare(case, options, folder, longest=max(each.length for each in cases))
         measured = measure_ours(case, options.steps, folder, "--precision", options.precision, environment=environment)
-        print(f"{case}, {options.precision}, of {options.cap} GiB: {told(case, options, measured)}", flush=True)
+        print(f"{case}, {options.precision}, of {options.cap} GiB: {rated(case, options, measured)}", flush=True)
 
 
 def capped(gib: float) -> dict[str, str]:
@@ -104,7 +104,7 @@ def capped(gib: float) -> dict[str, str]:
     return {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:True,per_process_memory_fraction:{share:.4f}"}
 
 
-def told(case: Case, options: argparse.Namespace, measured: Measured) -> str:
+def rated(case: Case, options: argparse.Namespace, measured: Measured) -> str:
     """Return a measurement in words."""
     return (
         f"{measured.speed:9,.0f} tokens/s, MFU {100 * mfu(case, options.peak, measured.speed):4.1f} %, "

@@ -40,7 +40,7 @@ def _compare(case: Case, options: argparse.Namespace, folder: Path, kept: Path) 
         ]
         storms = [each.result() for each in begun]
     expected = {step: {loss} for step, loss in whole.losses() if loss is not None}
-    losses = all(storm.told == expected for storm, _ in storms)
+    losses = all(storm.reported == expected for storm, _ in storms)
     weights = all(digests == whole.state() for _, digests in storms)
     print(
         f"{case}: {share * options.at_once} SIGKILLs in {options.at_once} trainings of {steps} steps, "

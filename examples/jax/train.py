@@ -91,8 +91,8 @@ training.progress(step)
 while step < training.target_step and not training.should_stop:
     if training.should_save:
         training.checkpoint(step, write, {"loss": loss})
-    weights, first, second, told = one_step(step, weights, first, second)
-    step, loss = step + 1, float(told)
+    weights, first, second, step_loss = one_step(step, weights, first, second)
+    step, loss = step + 1, float(step_loss)
     training.progress(step, loss=loss)
     if step % 500 == 0:
         print(f"step {step} loss {loss:.5f}", flush=True)

@@ -7,7 +7,7 @@ the main model answers; if that fails too, the version of ufm before. What faile
 then tried once. Each request goes to the server with the fewest under way. `X-Served-By` in an answer tells who it was.
 
 The table is changed at the other port, which listens on this machine alone, by whoever names the generation that they
-saw: of two who change it at once, one is told to look again. An example, to be changed. Standard library only.
+saw: of two who change it at once, one is asked to look again. An example, to be changed. Standard library only.
 """
 
 from __future__ import annotations
@@ -49,40 +49,40 @@ class Table:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._turn = threading.Lock()
-        self._told = json.loads(file.read_text(encoding="utf-8"))
+        self._document = json.loads(file.read_text(encoding="utf-8"))
         for key, kind in (("generation", int), ("main", str), ("servers", list), ("models", dict)):
-            if not isinstance(self._told.get(key), kind):
+            if not isinstance(self._document.get(key), kind):
                 raise SystemExit(f"{file}: {key} is missing or no {kind.__name__}; see the first lines of router.py")
 
     def document(self) -> dict[str, Any]:
         """Return the table as it is now."""
         with self._turn:
-            return json.loads(json.dumps(self._told))
+            return json.loads(json.dumps(self._document))
 
     def point(self, model: str, to: str, expected_generation: int) -> int:
         """Let `to` answer for a model from now on; return the new generation. Raises Stale."""
         with self._turn:
-            if expected_generation != self._told["generation"]:
+            if expected_generation != self._document["generation"]:
                 raise Stale
-            row = self._told["models"].get(model, {})
+            row = self._document["models"].get(model, {})
             if row.get("serves") == to:
                 return expected_generation
             changed = {"serves": to, "last_good": row.get("serves", "")}
-            told = {**self._told, "generation": expected_generation + 1}
-            told["models"] = {**told["models"], model: changed}
+            document = {**self._document, "generation": expected_generation + 1}
+            document["models"] = {**document["models"], model: changed}
             fresh = self._file.with_suffix(".new")
             with fresh.open("w", encoding="utf-8") as stream:
-                json.dump(told, stream, indent=1)
+                json.dump(document, stream, indent=1)
                 stream.flush()
                 os.fsync(stream.fileno())
             fresh.replace(self._file)
-            self._told = told
+            self._document = document
             return expected_generation + 1
 
     def chain(self, model: str) -> list[str]:
         """Return who may answer for a model, the best first: its version, main's, its version before."""
-        told = self.document()
-        row, main = told["models"].get(model), told["models"].get(told["main"], {})
+        document = self.document()
+        row, main = document["models"].get(model), document["models"].get(document["main"], {})
         if row is None:
             return []
         names = [row.get("serves"), main.get("serves"), row.get("last_good")]

@@ -47,7 +47,7 @@ def figures(point: dict[str, str]) -> dict[str, float]:
 
 
 def main(tracker: str, folder: str) -> None:
-    """Send each job's points in the order in which they were told."""
+    """Send each job's points in the order in which they were reported."""
     send = {"mlflow": send_to_mlflow, "wandb": send_to_wandb}[tracker]
     for file in sorted(Path(folder).glob("*/series.csv")):
         mark = file.with_name(f".sent-{tracker}")

@@ -74,7 +74,7 @@ _MEANT: dict[str, str] = {
     "!curves are exported | See: docs/how-to.md, Use Weights & Biases (W&B)": "wandb, tensorboard, mlflow",
     "!it is a document | See: docs/tutorial.md, docs/how-to.md": "tutorial, quickstart, docs, examples",
     "!the manual page was removed | See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md": "man",
-    "!it is removed as it was installed | See: docs/how-to.md, Uninstall": "uninstall",
+    "!it is removed the way it was installed | See: docs/how-to.md, Uninstall": "uninstall",
     "!the status page has them | See: docs/how-to.md, Show metrics in Grafana": "metrics, prometheus, grafana",
     "!a person does it, with the daemon stopped | See: docs/service.md, Back up and restore": "restore, backup restore",
 }

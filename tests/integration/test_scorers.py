@@ -253,7 +253,7 @@ def test_a_judging_model_tells_how_far_it_agrees_with_people(score: Score, judge
 def test_a_served_model_is_asked_and_its_outputs_are_kept(
     score: Score, judge: tuple[str, list[str]], tmp_path: Path
 ) -> None:
-    """The server answers what is no code: it is scored as what it is."""
+    """An answer that is not code is scored like any other."""
     address, keys = judge
     items = [{"id": "a", "prompt": "Write code.\nAnswer: fine"}]
     words = ["atomicity", "--ask", address, "--ask-model", "ufm@3"]

@@ -16,9 +16,9 @@ _LOOKS = 1_000  # at a time, for a save to begin: it is written in milliseconds
 
 
 class Weathered(NamedTuple):
-    """What came of a storm: by step all losses told of it, how many kills cut a save, and where each run began."""
+    """What came of a storm: by step all losses reported of it, how many kills cut a save, and where each run began."""
 
-    told: dict[int, set[float]]
+    reported: dict[int, set[float]]
     torn: int
     began: list[int]
 
@@ -26,7 +26,7 @@ class Weathered(NamedTuple):
 def weather(desk: Desk, kills: int, seed: int = 7) -> Weathered:
     """Kill a training ``kills`` times, then let it reach its target."""
     draw = random.Random(seed)
-    told: dict[int, set[float]] = {}
+    reported: dict[int, set[float]] = {}
     torn, began = 0, list[int]()
     moments = ["asked", "torn", "torn", "saved", "saved"]
     draw.shuffle(moments)
@@ -40,12 +40,12 @@ def weather(desk: Desk, kills: int, seed: int = 7) -> Weathered:
         for path in _partial(desk):
             torn += 1
             shutil.rmtree(path)
-        _remember(told, desk)
+        _remember(reported, desk)
     began.append(_newest(desk))
     last = desk.run()
     assert last.codes == [0], last.said
-    _remember(told, desk)
-    return Weathered(told, torn, began)
+    _remember(reported, desk)
+    return Weathered(reported, torn, began)
 
 
 class Storm:
@@ -81,10 +81,10 @@ def _newest(desk: Desk) -> int:
     return 0 if newest is None else int(newest.name.removeprefix("step-"))
 
 
-def _remember(told: dict[int, set[float]], desk: Desk) -> None:
+def _remember(reported: dict[int, set[float]], desk: Desk) -> None:
     for step, loss in desk.losses():
         if loss is not None:
-            told.setdefault(step, set()).add(loss)
+            reported.setdefault(step, set()).add(loss)
 
 
 def _partial(desk: Desk) -> list[Path]:

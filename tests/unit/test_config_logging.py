@@ -23,7 +23,7 @@ SECRET = "tr0ub4dor&3/=+ ü"
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    """Leave logging as it was found."""
+    """Restore the logging settings."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     yield

@@ -1,4 +1,4 @@
-"""Names of the version before: what was written by them is read as it was, and the new name comes first."""
+"""Names of the version before: what was written by them is still read, and the new name comes first."""
 
 import os
 from pathlib import Path

@@ -11,12 +11,12 @@ defmodule Elias.Training do
       {UffScheduler,
        config: Keyword.fetch!(options, :config),
        positions: Keyword.fetch!(options, :positions),
-       children: [{UffScheduler.TrainingCoordinator, targets: ["griffith"], on_event: &__MODULE__.told/1}]}
+       children: [{UffScheduler.TrainingCoordinator, targets: ["griffith"], on_event: &__MODULE__.report/1}]}
 
     Supervisor.init([scheduler], strategy: :one_for_one)
   end
 
-  @doc "What is done with an event: promotions are told, the rest is counted elsewhere."
-  def told(%{"kind" => "model." <> arrow, "subject" => version}), do: IO.puts("#{version}: #{arrow}")
-  def told(_), do: :ok
+  @doc "What is done with an event: promotions are printed, the rest is counted elsewhere."
+  def report(%{"kind" => "model." <> arrow, "subject" => version}), do: IO.puts("#{version}: #{arrow}")
+  def report(_), do: :ok
 end

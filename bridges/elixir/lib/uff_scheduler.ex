@@ -9,7 +9,7 @@ defmodule UffScheduler do
 
   Under `:rest_for_one` stand, in this order: `UffScheduler.Positions`, which knows how far readers of events have
   come; `UffScheduler.Client`, which owns the port; and `children` of yours. Whatever crashes, what stands after it is
-  started anew and reads on from the position that it acknowledged. No training hangs on any of it: the daemon owns
+  restarted and reads on from the position that it acknowledged. No training hangs on any of it: the daemon owns
   them.
 
   Options: `name` (of the client, default `UffScheduler.Client`); `command` (a list, default `["schedctl"]`); `config`

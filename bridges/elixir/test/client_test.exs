@@ -7,13 +7,13 @@ defmodule UffScheduler.ClientTest do
   defp start(options \\ []) do
     name = :"client_#{System.unique_integer([:positive])}"
     test = self()
-    told = fn event, measured, metadata -> send(test, {:told, event, measured, metadata}) end
+    report = fn event, measured, metadata -> send(test, {:reported, event, measured, metadata}) end
 
     defaults = [
       name: name,
       command: [System.get_env("UFF_TEST_PYTHON", "python3"), "-m", "scheduler"],
       config: System.get_env("UFF_TEST_CONFIG"),
-      telemetry: told
+      telemetry: report
     ]
 
     start_supervised!({UffScheduler, Keyword.merge(defaults, options)}, id: name)
@@ -21,7 +21,7 @@ defmodule UffScheduler.ClientTest do
   end
 
   defp up(client) do
-    assert_receive {:told, [:uff_scheduler, :port, :up], _, _}, @wait
+    assert_receive {:reported, [:uff_scheduler, :port, :up], _, _}, @wait
     client
   end
 
@@ -49,7 +49,7 @@ defmodule UffScheduler.ClientTest do
     if length(events) < 500, do: found, else: all_ids(client, position, found)
   end
 
-  # Two events each, and the job is as it was.
+  # Two events each, and the job is unchanged.
   defp happen(client, times) do
     for _ <- 1..times do
       {:ok, _} = UffScheduler.call(client, "queue.hold", %{"job" => "m0003"})
@@ -69,7 +69,7 @@ defmodule UffScheduler.ClientTest do
     large = String.duplicate("0123456789", 2_000_000)
     assert {:ok, ^large} = UffScheduler.call(client, "echo", %{"data" => large}, @wait)
     assert {:error, %{"kind" => "Unwritable"}} = UffScheduler.call(client, "echo", %{"data" => self()})
-    assert_receive {:told, [:uff_scheduler, :request, :stop], %{duration: _}, %{verb: "status", outcome: :ok}}
+    assert_receive {:reported, [:uff_scheduler, :request, :stop], %{duration: _}, %{verb: "status", outcome: :ok}}
   end
 
   @tag :world
@@ -90,7 +90,7 @@ defmodule UffScheduler.ClientTest do
     Process.sleep(50)
     kill(port_pid(client))
     assert {:error, :port_down} = Task.await(asked, @wait)
-    assert_receive {:told, [:uff_scheduler, :port, :down], _, %{reason: {:exit_status, 137}}}, @wait
+    assert_receive {:reported, [:uff_scheduler, :port, :down], _, %{reason: {:exit_status, 137}}}, @wait
     up(client)
     happen(client, 3)
     kill(port_pid(client))
@@ -192,7 +192,7 @@ defmodule UffScheduler.ClientTest do
     assert Enum.map(calls, &Task.await(&1, @wait)) == for(number <- 1..5, do: {:ok, number})
     assert {:error, %{"exit_code" => 5}} = UffScheduler.call(up(client), "queue.show", %{"job" => "nobody"})
     kill(port_pid(client))
-    assert_receive {:told, [:uff_scheduler, :port, :down], _, _}, @wait
+    assert_receive {:reported, [:uff_scheduler, :port, :down], _, _}, @wait
     assert {:ok, 6} = UffScheduler.call(client, "echo", %{"data" => 6}, @wait)
     assert %{waiting: waiting, pending: pending} = :sys.get_state(client)
     assert {waiting, pending} == {%{}, %{}}
@@ -207,7 +207,7 @@ defmodule UffScheduler.ClientTest do
       for _ <- 1..4,
           do:
             (
-              assert_receive {:told, [_, :port, :down], %{retry_ms: pause}, _}, @wait
+              assert_receive {:reported, [_, :port, :down], %{retry_ms: pause}, _}, @wait
               pause
             )
 
@@ -223,8 +223,8 @@ defmodule UffScheduler.ClientTest do
     pid = Process.whereis(client)
     {:ok, _} = UffScheduler.subscribe(client)
 
-    assert_receive {:told, [:uff_scheduler, :port, :up], _, %{version: "deaf"}}, @wait
-    assert_receive {:told, [:uff_scheduler, :port, :down], _, %{reason: {:exit, :epipe}}}, @wait
+    assert_receive {:reported, [:uff_scheduler, :port, :up], _, %{version: "deaf"}}, @wait
+    assert_receive {:reported, [:uff_scheduler, :port, :down], _, %{reason: {:exit, :epipe}}}, @wait
     assert Process.whereis(client) == pid
   end
 
@@ -238,7 +238,7 @@ defmodule UffScheduler.ClientTest do
 
       pid = Process.whereis(client)
       {:ok, _} = UffScheduler.subscribe(client)
-      assert_receive {:told, [:uff_scheduler, :port, :down], _, _}, @wait
+      assert_receive {:reported, [:uff_scheduler, :port, :down], _, _}, @wait
       assert Process.whereis(client) == pid
       stop_supervised!(client)
     end

@@ -5,7 +5,7 @@ defmodule UffScheduler.JSONTest do
 
   defp text(value), do: IO.iodata_to_binary(JSON.encode!(value))
 
-  test "what was written is read as it was" do
+  test "what was written is read back unchanged" do
     for seed <- 1..500 do
       Random.seed(seed)
       value = Random.value()

@@ -90,7 +90,7 @@ def test_a_session_that_runs_is_never_said_to_do_anything_else(waiting: Account,
     before = {path.name: path.read_bytes() for path in records.glob("*.json")}
     answered = 0
     for body in twisted(account, call, lambda: account.adapter().find([KEY], account.now())):
-        for name, data in before.items():  # as it was when the fault came
+        for name, data in before.items():  # the state when the fault came
             (records / name).write_bytes(data)
         try:
             seen = account.adapter(tries="1").find([KEY], account.now())

@@ -1,4 +1,4 @@
-"""Every state of the page looks as it was approved, in a real browser, and nobody is kept from reading it.
+"""Every state of the page looks as approved, in a real browser, and is accessible.
 
 ``make pictures`` takes the pictures anew; whoever commits them has looked at them.
 """

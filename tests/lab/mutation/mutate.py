@@ -89,7 +89,7 @@ def _changes(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.expr |
         if isinstance(node, ast.ClassDef):
             within = (*names, node.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(child, ast.stmt):
-            within = (*names, node.name, "<locals>")  # what is no statement is a default, computed outside
+            within = (*names, node.name, "<locals>")  # anything but a statement is a default, computed outside
         yield from _changes(child, within)
 
 

@@ -35,7 +35,7 @@ class BadTrace(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """One job of a trace, as it was: instants and durations in its own seconds."""
+    """One job of a trace, unchanged: instants and durations in the trace's own seconds."""
 
     submit: float
     duration: float

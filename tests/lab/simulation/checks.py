@@ -421,7 +421,7 @@ def _check_parts(world: World, session: Session, run: Run | None) -> None:
 def _must_be_booked(session: Session, run: Run | None) -> list[Bill]:
     """Return the interval that the books of a session must equal or cover, if it was billed.
 
-    One that began after all that was held for it, where no times are told, is booked as far as it was held at least:
+    One that began after all that was held for it, where no times are known, is booked at least as far as it was held:
     nobody knows how much longer it was there.
     """
     bill = session.bill()

@@ -62,7 +62,7 @@ defmodule UffScheduler.Client do
 
   def handle_call({:subscribe, verb, args, pid}, _, state) do
     ref = Process.monitor(pid)
-    one = %{verb: verb, args: args, pid: pid, position: args["after"], number: nil, told: 0}
+    one = %{verb: verb, args: args, pid: pid, position: args["after"], number: nil, missed: 0}
     state = put_in(state.subscriptions[ref], one)
     {:reply, {:ok, ref}, if(state.up, do: resubscribe(state, ref), else: state)}
   end
@@ -129,7 +129,7 @@ defmodule UffScheduler.Client do
         down(state, {:no_program, program})
 
       path ->
-        # Frames are cut here and not by the VM, which would believe any length that it is told.
+        # Frames are cut here and not by the VM, which would believe any length that a frame states.
         port =
           Port.open({:spawn_executable, path}, [
             :binary,
@@ -220,8 +220,8 @@ defmodule UffScheduler.Client do
   end
 
   defp heard(state, %{"hello" => %{"protocol" => @protocol} = hello}) do
-    told = %{version: hello["version"], protocol: @protocol}
-    Telemetry.execute(state.telemetry, [:uff_scheduler, :port, :up], %{attempt: state.attempt}, told)
+    metadata = %{version: hello["version"], protocol: @protocol}
+    Telemetry.execute(state.telemetry, [:uff_scheduler, :port, :up], %{attempt: state.attempt}, metadata)
     Process.send_after(self(), {:stable, state.port}, @stable_ms)
     Enum.reduce(Map.keys(state.subscriptions), %{state | up: hello}, &resubscribe(&2, &1)) |> ask_waiting()
   end
@@ -345,7 +345,7 @@ defmodule UffScheduler.Client do
     request(state, one.verb, args, {:subscribe, ref}, :infinity)
   end
 
-  defp subscribed(state, ref, {:ok, %{"subscription" => number, "position" => position} = told})
+  defp subscribed(state, ref, {:ok, %{"subscription" => number, "position" => position} = reply})
        when is_integer(number) and is_integer(position) do
     case state.subscriptions[ref] do
       nil ->
@@ -353,14 +353,14 @@ defmodule UffScheduler.Client do
         request(state, "unsubscribe", %{"subscription" => number}, :nobody, :infinity)
 
       one ->
-        missed = if is_integer(told["missed_up_to"]), do: told["missed_up_to"], else: 0
-        if missed > one.told, do: send(one.pid, {:uff_scheduler, ref, {:missed, missed}})
+        missed = if is_integer(reply["missed_up_to"]), do: reply["missed_up_to"], else: 0
+        if missed > one.missed, do: send(one.pid, {:uff_scheduler, ref, {:missed, missed}})
 
         put_in(state.subscriptions[ref], %{
           one
           | number: number,
             position: position,
-            told: max(missed, one.told)
+            missed: max(missed, one.missed)
         })
     end
   end
@@ -373,7 +373,7 @@ defmodule UffScheduler.Client do
   defp subscribed(state, _, {:error, :port_down}), do: state
 
   defp subscribed(state, ref, {:error, why}) do
-    # The database may be away for a moment; what can never be followed is told to the reader, who decides.
+    # The database may be away for a moment; what can never be followed is reported to the reader, who decides.
     if one = state.subscriptions[ref], do: send(one.pid, {:uff_scheduler, ref, {:refused, why}})
     forget(state, ref)
   end
@@ -385,8 +385,8 @@ defmodule UffScheduler.Client do
       end)
 
     if fresh != [], do: send(one.pid, {:uff_scheduler, ref, {:events, fresh, position}})
-    told = %{subscription: ref, position: position}
-    Telemetry.execute(state.telemetry, [:uff_scheduler, :events, :received], %{count: length(fresh)}, told)
+    metadata = %{subscription: ref, position: position}
+    Telemetry.execute(state.telemetry, [:uff_scheduler, :events, :received], %{count: length(fresh)}, metadata)
     put_in(state.subscriptions[ref], %{one | position: max(position, one.position)})
   end
 

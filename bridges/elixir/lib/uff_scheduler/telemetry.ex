@@ -1,6 +1,6 @@
 defmodule UffScheduler.Telemetry do
   @moduledoc """
-  What happens, told to a function of yours with the arguments of `:telemetry.execute/3`: give `&:telemetry.execute/3`
+  What happens, reported to a function of yours with the arguments of `:telemetry.execute/3`: give `&:telemetry.execute/3`
   itself where you have that library.
 
   | event | measurements | metadata |

@@ -1,4 +1,4 @@
-# Reads lines of JSON from a file and writes each as it was read and written again, or "error: why".
+# Reads lines of JSON from a file and writes each decoded and encoded again, or "error: why".
 [source, sink] = System.argv()
 
 lines =
