@@ -69,7 +69,9 @@ defmodule UffScheduler.ClientTest do
     large = String.duplicate("0123456789", 2_000_000)
     assert {:ok, ^large} = UffScheduler.call(client, "echo", %{"data" => large}, @wait)
     assert {:error, %{"kind" => "Unwritable"}} = UffScheduler.call(client, "echo", %{"data" => self()})
-    assert_receive {:reported, [:uff_scheduler, :request, :stop], %{duration: _}, %{verb: "status", outcome: :ok}}
+
+    assert_receive {:reported, [:uff_scheduler, :request, :stop], %{duration: _},
+                    %{verb: "status", outcome: :ok}}
   end
 
   @tag :world

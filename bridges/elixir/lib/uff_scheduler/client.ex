@@ -386,7 +386,14 @@ defmodule UffScheduler.Client do
 
     if fresh != [], do: send(one.pid, {:uff_scheduler, ref, {:events, fresh, position}})
     metadata = %{subscription: ref, position: position}
-    Telemetry.execute(state.telemetry, [:uff_scheduler, :events, :received], %{count: length(fresh)}, metadata)
+
+    Telemetry.execute(
+      state.telemetry,
+      [:uff_scheduler, :events, :received],
+      %{count: length(fresh)},
+      metadata
+    )
+
     put_in(state.subscriptions[ref], %{one | position: max(position, one.position)})
   end
 
