@@ -109,6 +109,7 @@ class Stall:
     ``first_progress_seconds`` pass from the command's start to its first report or checkpoint, ``no_progress_seconds``
     from one new step to the next. A session whose command ran ``checkpoint_seconds`` must have saved. ``loss_nan``
     reports in a row may not have a loss that is no number, nor ``same_error`` sessions in a row end in the same error.
+    For ``idle_seconds`` the GPUs may be less than ``idle_below`` busy, a share; zero: for ever.
     """
 
     first_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
@@ -116,6 +117,8 @@ class Stall:
     checkpoint_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
     loss_nan: Annotated[int, or_off(number(1, 1_000_000, "reports", whole=True))] = 3
     same_error: Annotated[int, or_off(number(2, 1_000, "sessions", whole=True))] = 2
+    idle_seconds: Annotated[int, _SPAN_OR_OFF] = 0
+    idle_below: Annotated[float, number(0.001, 1, "of the GPUs' time")] = 0.05
 
 
 _AIM = one_of("this says whether a lower or a higher metric is better", "low", "high")

@@ -14,8 +14,8 @@ from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import PARENT, WRONG_DEVICE, Lane, Outcome
 
 STALLED_CLASSES = {
-    "stalled": "let the command report its steps, look at what it waits for, or set stall.first_progress or "
-    "stall.no_progress of the job to what it needs",
+    "stalled": "let the command report its steps, look at what it waits for, or set stall.first_progress, "
+    "stall.no_progress or stall.idle of the job to what it needs",
     "no_checkpoint": "let the command save on SIGTERM, set the job's setup to what it needs before its first step, "
     'or stall.checkpoint to "off"; a job that is run whole needs a longer `whole`',
     "diverged": 'correct the recipe (rate, precision, data), or set stall.loss_nan to "off"',

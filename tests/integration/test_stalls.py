@@ -289,12 +289,15 @@ def test_a_job_that_saves_without_a_word_is_not_asked_for_one(make_world: Callab
 
 
 def test_every_bound_is_the_jobs_to_say(make_world: Callable[..., World]) -> None:
-    world = make_world(first_progress_seconds=300, no_progress_seconds=0, checkpoint_seconds=7_200, loss_nan=0)
+    chosen = {"first_progress_seconds": 300, "no_progress_seconds": 0, "checkpoint_seconds": 7_200, "loss_nan": 0}
+    world = make_world(**chosen, idle_seconds=1_200, idle_below=0.1)
     assert _orders(world) == {
         "first_progress_seconds": 300,
         "no_progress_seconds": None,
         "checkpoint_seconds": 7_200,
         "loss_nan": None,
+        "idle_seconds": 1_200,
+        "idle_below": 0.1,
     }
     assert isinstance(world.state(), Active)
 

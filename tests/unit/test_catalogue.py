@@ -102,7 +102,8 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         'needs = { devices = [1, 2], vram_gib = 15, dtype = "fp16" }\n'
         'mixture = { domain = "ulm", extra_share = 0.5 }\ngate = { parent = "base", fraction = 1 }\n'
         'environment = { WANDB_MODE = "offline" }\nshare = { with = "base", percent = 30 }\n'
-        'stall = { first_progress = "2h", no_progress = "off", checkpoint = "90m", loss_nan = 5, same_error = "off" }\n'
+        'stall = { first_progress = "2h", no_progress = "off", checkpoint = "90m", loss_nan = 5, same_error = "off", '
+        'idle = "20m", idle_below = 0.1 }\n'
     )
     expected = JobSpec(
         name="uff-7b",
@@ -123,7 +124,7 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         environment={"WANDB_MODE": "offline"},
         not_before=1796112000,
         deadline=1798761600,
-        stall=Stall(7_200, 0, 5_400, 5, 0),
+        stall=Stall(7_200, 0, 5_400, 5, 0, 1200, 0.1),
     )
     assert job_from_toml(path) == expected
 

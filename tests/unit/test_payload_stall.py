@@ -166,3 +166,29 @@ def test_who_had_time_to_save_and_did_not_is_empty_handed(stop: Stop | None, ran
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (5_400, "90 min")])
 def test_spans_are_told_in_words(seconds: float, words: str) -> None:
     assert minutes(seconds) == words
+
+
+def test_idle_gpus_end_a_command_that_reports_steps() -> None:
+    """The time counts from the first report below the share, begins again after one above it, and stops in a sleep."""
+    session = Session(StallLimits(idle_seconds=600, idle_below=0.05))
+    session.meter.note_gpus(0.04, 1)
+    assert session.until(600) is None
+    session.meter.note_gpus(0.05, 1)
+    assert session.until(700) is None
+    session.meter.note_gpus(0.01, 1)
+    assert session.until(730) is None
+    assert session.watch.due_at(session.meter) == 730 + 600
+    session.now += 300 - 30  # no look for so long: the machine was suspended
+    assert session.until(1_500) is None
+    stop = session.until(1_700)
+    assert stop is not None
+    assert (stop.error_class, stop.at) == ("stalled", 1_590), "the first look after 730 + 600 + 300 - PAUSE"
+    assert "its GPUs were less than 5 % busy for 10 min" in stop.why
+
+
+def test_no_rule_and_no_measurement_let_gpus_be_idle() -> None:
+    for limits, busy in ((StallLimits(), 0.0), (StallLimits(idle_seconds=60, idle_below=0.05), None)):
+        session = Session(limits)
+        if busy is not None:
+            session.meter.note_gpus(busy, 1)
+        assert session.until(9_000) is None

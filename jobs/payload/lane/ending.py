@@ -144,13 +144,16 @@ class StallLimits(NamedTuple):
 
     ``first_progress_seconds``: from the start to the first report or checkpoint. ``no_progress_seconds``: from one new
     step to the next. ``checkpoint_seconds``: a command that ran so long had time to save. ``loss_nan``: so many reports
-    in a row with a loss that is not finite end the command.
+    in a row with a loss that is not finite end the command. ``idle_seconds``: the longest time in which the GPUs are
+    less than ``idle_below`` busy, a share.
     """
 
     first_progress_seconds: float | None = None
     no_progress_seconds: float | None = None
     checkpoint_seconds: float | None = None
     loss_nan: int | None = None
+    idle_seconds: float | None = None
+    idle_below: float = 0.0
 
 
 class StallWatch:
@@ -165,6 +168,7 @@ class StallWatch:
         self._began_at: float | None = None
         self._quiet_since = 0.0
         self._furthest = -1
+        self._idle_since: float | None = None
         self._saved = False
         self.longest_quiet = 0.0  # durations between new steps
 
@@ -185,8 +189,11 @@ class StallWatch:
 
     def due_at(self, meter: LaneMeter) -> float:
         """Return when a rule is broken without further progress; infinity if no rule applies."""
-        limit = self._limit(meter)
-        return math.inf if limit is None or self._began_at is None else self._quiet_since + limit
+        if self._began_at is None:
+            return math.inf
+        limit, idle = self._limit(meter), self._limits.idle_seconds
+        idle_until = math.inf if idle is None or self._idle_since is None else self._idle_since + idle
+        return min(idle_until, math.inf if limit is None else self._quiet_since + limit)
 
     def look(self, meter: LaneMeter, now: float) -> Stop | None:
         """Return why the command must end now, None if it may go on."""
@@ -196,6 +203,8 @@ class StallWatch:
         self._looked_at = now
         self._began_at += stood_still
         self._quiet_since += stood_still
+        if idle := self._look_at_gpus(meter, now, stood_still):
+            return idle
         if self._limits.loss_nan is not None and meter.losses_lost >= self._limits.loss_nan:
             why = f"the loss is no number since step {meter.lost_since}, {meter.losses_lost} reports in a row"
             return Stop("failed", why, now, "diverged")
@@ -206,6 +215,18 @@ class StallWatch:
             return Stop("failed", f"no first progress: nothing was reported or saved in {quiet}", now, "stalled")
         self.longest_quiet = max(self.longest_quiet, now - self._quiet_since)
         return Stop("failed", f"no progress: no new step in {quiet}, the newest is {self._furthest}", now, "stalled")
+
+    def _look_at_gpus(self, meter: LaneMeter, now: float, stood_still: float) -> Stop | None:
+        """Return why a command that leaves its GPUs idle must end; None where their use is unknown."""
+        busy, limit = meter.telemetry["gpu_busy"], self._limits.idle_seconds
+        if limit is None or busy is None or busy >= self._limits.idle_below:
+            self._idle_since = None
+            return None
+        self._idle_since = now if self._idle_since is None else self._idle_since + stood_still
+        if now < self._idle_since + limit:
+            return None
+        share, span = 100 * self._limits.idle_below, minutes(now - self._idle_since)
+        return Stop("failed", f"its GPUs were less than {share:.3g} % busy for {span}", now, "stalled")
 
     def empty_handed(self, stop: Stop | None) -> str:
         """Return how long a command ran that had time to save and saved nothing; None for any other."""

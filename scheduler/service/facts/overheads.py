@@ -175,6 +175,10 @@ def patience(
 
     own, stall = measured.get((spec.name, pool.name)), spec.stall
     speed = own.steps_per_second if own is not None and own.samples else spec.steps_per_hour / HOUR * pool.speed
+    idle = {
+        "idle_seconds": _bound(stall.idle_seconds, None, _WATCH_WALL, scale),
+        "idle_below": stall.idle_below,
+    }
     if spec.whole:  # it reports and saves nothing until its end; one that was cut after all its time is reported
         ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
         return {
@@ -182,6 +186,7 @@ def patience(
             "no_progress_seconds": None,
             "checkpoint_seconds": ended,
             "loss_nan": None,
+            **idle,
         }
     reports = any(rate.samples for (job, _), rate in measured.items() if job == spec.name)
     setup = within(overhead.setup_seconds, overhead.setup_sigma)
@@ -197,6 +202,7 @@ def patience(
         "no_progress_seconds": _bound(stall.no_progress_seconds, progress, _WATCH_WALL, scale),
         "checkpoint_seconds": _bound(stall.checkpoint_seconds, save, _SAVE_WALL, scale),
         "loss_nan": stall.loss_nan or None,
+        **idle,
     }
 
 
