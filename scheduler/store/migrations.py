@@ -1,4 +1,4 @@
-"""Migrations: how each schema revision is made of the one before, inside a transaction that is open already.
+"""Migrations: each schema revision from the one before, and the newest one in an empty database, in one transaction.
 
 A step never changes once it was released. The table ``alembic_version``, which older versions kept, has the revision.
 """
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 
-from scheduler.store.schema import Serial, complete, key, of_version, one_of, optional, required, rows
+from scheduler.store.schema import REVISIONS, Serial, complete, key, of_version, one_of, optional, required, rows
 
 _TEXT, _WHOLE = sa.Text(), sa.BigInteger()
 
@@ -19,179 +19,29 @@ _TEXT, _WHOLE = sa.Text(), sa.BigInteger()
 def migrate(tx: sa.Connection, revision: str | None) -> None:
     """Bring a database at ``revision``, None for an empty one, to the newest."""
     op = Operations(MigrationContext.configure(tx, opts={"target_metadata": complete()}))
-    for step in STEPS[int(revision or 0) :]:
-        step(op)
     if revision is None:
-        op.create_table("alembic_version", *key(sa.String(32), "version_num"))
-        op.execute("INSERT INTO alembic_version (version_num) VALUES ('')")
-    op.execute(f"UPDATE alembic_version SET version_num = '{len(STEPS):04}'")  # noqa: S608 - our own number
+        _create(op, tx)
+    else:
+        for step in STEPS[int(revision) - 1 :]:
+            step(op)
+    op.execute(f"UPDATE alembic_version SET version_num = '{REVISIONS[-1]}'")  # noqa: S608 - our own number
 
 
-def _first(op: Operations) -> None:
-    """The first schema."""
-    _make_jobs_and_runs(op)
-    _make_records(op)
-    _make_knowledge(op)
-    _make_housekeeping(op)
+def _create(op: Operations, tx: sa.Connection) -> None:
+    """Create the newest schema in an empty database: the declared tables, and the triggers of all revisions."""
+    complete().create_all(tx)
     if not _is_sqlite(op):
         op.execute(
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation'; END $$"
         )
-    _append_only(op, "events", "ledger")
+    _append_only(op, "events", "ledger", "verdicts")
+    _guard(op)
+    _guard_moved_holds(op)
     op.execute("INSERT INTO lease (id, holder, epoch, until) VALUES (1, '', 0, 0)")
-
-
-def _make_jobs_and_runs(op: Operations) -> None:
-    """Jobs, runs and lanes."""
-    op.create_table(
-        "jobs",
-        *key(_TEXT, "name"),
-        *required(_WHOLE, "position"),
-        *required(_TEXT, "role"),
-        *required(sa.Float(), "weight"),
-        *required(_WHOLE, "target_step"),
-        *optional(_WHOLE, "not_before", "deadline"),
-        *required(_TEXT, "spec", "state", "state_detail"),
-        *required(_WHOLE, "attempts", "failures", "done_step"),
-        *optional(_TEXT, "checkpoint", "last_pool"),
-        *required(_WHOLE, "created_at"),
-        one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
-        sa.CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
-    )
-    op.create_index("ix_jobs_position", "jobs", ["position"])
-    op.create_table(
-        "runs",
-        *key(_TEXT, "key"),
-        *required(_TEXT, "pool"),
-        *required(_WHOLE, "planned_start", "deadline", "held_until"),
-        *required(_TEXT, "state", "state_detail"),
-        *required(_WHOLE, "reserved_at"),
-        *optional(_WHOLE, "ended_at"),
-        *optional(_TEXT, "planned"),
-        sa.CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
-        one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
-    )
-    op.create_index("ix_runs_ended_at", "runs", ["ended_at"])
-    op.create_index("ix_runs_reserved_at", "runs", ["reserved_at"])
-    op.create_table(
-        "lanes",
-        *key(_TEXT, "run"),
-        *key(_WHOLE, "lane"),
-        *required(_TEXT, "job"),
-        *required(_WHOLE, "attempt"),
-        *required(_TEXT, "devices"),
-        *optional(_WHOLE, "restore_step"),
-        *required(sa.Boolean(), "live"),
-        *optional(_TEXT, "outcome"),
-        *optional(_WHOLE, "end_step"),
-        *optional(_TEXT, "error_class"),
-        *required(_TEXT, "message"),
-        *optional(_TEXT, "heartbeat"),
-        sa.CheckConstraint("NOT live OR outcome IS NULL", name="live"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
-        sa.ForeignKeyConstraint(["run"], ["runs.key"]),
-        sa.UniqueConstraint("job", "attempt"),
-    )
-    op.create_index("uq_lanes_job_live", "lanes", ["job"], unique=True, **rows("live"))
-
-
-def _make_records(op: Operations) -> None:
-    """Append-only records, and checkpoints."""
-    op.create_table(
-        "ledger",
-        sa.Column("id", Serial, primary_key=True),
-        *required(_TEXT, "kind", "pool"),
-        *optional(_TEXT, "run"),
-        *required(_WHOLE, "starts_at", "ends_at", "at"),
-        *required(sa.Boolean(), "credit"),
-        *required(_WHOLE, "price_microdollars_per_hour"),
-        *required(_TEXT, "evidence"),
-        sa.CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
-        one_of("kind", "hold", "spend", "release", "adjust"),
-        sa.CheckConstraint("ends_at >= starts_at", name="interval"),
-        sa.ForeignKeyConstraint(["run"], ["runs.key"]),
-    )
-    op.create_index("ix_ledger_ends_at", "ledger", ["ends_at"])
-    op.create_index("ix_ledger_run", "ledger", ["run"])
-    op.create_index("uq_ledger_run_hold", "ledger", ["run"], unique=True, **rows("kind = 'hold'"))
-    op.create_index("uq_ledger_run_settled", "ledger", ["run"], unique=True, **rows("kind IN ('spend', 'release')"))
-    op.create_table(
-        "events",
-        sa.Column("id", Serial, primary_key=True),
-        *required(_WHOLE, "at"),
-        *required(_TEXT, "kind", "subject", "by", "data"),
-    )
-    op.create_index("ix_events_subject_id", "events", ["subject", "id"])
-    op.create_table(
-        "checkpoints",
-        *key(_TEXT, "key"),
-        *required(_TEXT, "job"),
-        *required(_WHOLE, "step", "attempt"),
-        *required(_TEXT, "manifest"),
-        *required(_WHOLE, "seen_at"),
-        *required(_TEXT, "state", "why"),
-        *required(sa.Boolean(), "pinned"),
-        sa.CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
-        one_of("state", "good", "quarantined", "expired"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
-    )
-    op.create_index("ix_checkpoints_job_step", "checkpoints", ["job", "step"])
-
-
-def _make_knowledge(op: Operations) -> None:
-    """What was planned, measured and observed."""
-    op.create_table(
-        "plans",
-        sa.Column("id", Serial, primary_key=True),
-        *required(_WHOLE, "made_at", "saved_at"),
-        *required(_TEXT, "digest", "body"),
-    )
-    op.create_index("ix_plans_made_at", "plans", ["made_at"])
-    op.create_table(
-        "rates",
-        *key(_TEXT, "job", "pool"),
-        *required(sa.Float(), "steps_per_second", "sigma"),
-        *required(_WHOLE, "samples", "setup_seconds", "checkpoint_seconds", "at"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
-    )
-    op.create_table(
-        "limits",
-        *key(_TEXT, "pool", "quota"),
-        *key(_WHOLE, "starts_at", "ends_at"),
-        *required(_WHOLE, "limit", "at"),
-        *required(_TEXT, "source"),
-        sa.CheckConstraint("ends_at >= starts_at", name="interval"),
-    )
-    op.create_table(
-        "closures",
-        *key(_TEXT, "pool"),
-        *optional(_WHOLE, "until"),
-        *required(_TEXT, "why"),
-        *required(_WHOLE, "at"),
-    )
-
-
-def _make_housekeeping(op: Operations) -> None:
-    """The lease, what is due, and what is to be sent."""
-    op.create_table(
-        "lease",
-        *key(sa.Integer(), "id"),
-        *required(_TEXT, "holder"),
-        *required(_WHOLE, "epoch", "until"),
-        sa.CheckConstraint("id = 1", name="one_row"),
-    )
-    op.create_table("due", *key(_TEXT, "name"), *required(_WHOLE, "at"))
-    op.create_table(
-        "outbox",
-        sa.Column("id", Serial, primary_key=True),
-        *required(_TEXT, "kind", "period", "channel", "body"),
-        *required(_WHOLE, "created_at", "attempts", "retry_at"),
-        *optional(_WHOLE, "sent_at"),
-        *required(_TEXT, "why"),
-        sa.UniqueConstraint("kind", "period", "channel"),
-    )
-    op.create_index("ix_outbox_pending", "outbox", ["retry_at"], **rows("sent_at IS NULL"))
+    op.execute("INSERT INTO pruned (name, up_to) VALUES ('events', 0)")
+    op.create_table("alembic_version", *key(sa.String(32), "version_num"))
+    op.execute("INSERT INTO alembic_version (version_num) VALUES ('')")
 
 
 def _append_only(op: Operations, *tables: str) -> None:
@@ -227,14 +77,16 @@ def _retention(op: Operations) -> None:
     op.create_index("ix_discards_job", "discards", ["job"])
     op.create_table("pruned", *key(_TEXT, "name"), *required(_WHOLE, "up_to"), one_of("name", "events"))
     op.execute("INSERT INTO pruned (name, up_to) VALUES ('events', 0)")
-    if _is_sqlite(op):
-        _guard_sqlite(op)
-    else:
-        _guard_postgresql(op)
+    _guard(op)
+
+
+def _guard(op: Operations) -> None:
+    """Allow to delete old events, and leave no other way around the triggers of append-only tables."""
+    (_guard_sqlite if _is_sqlite(op) else _guard_postgresql)(op)
 
 
 def _guard_sqlite(op: Operations) -> None:
-    """Old events may go. INSERT OR REPLACE deletes without firing a trigger for it, so it is refused before it does."""
+    """INSERT OR REPLACE deletes a row without firing its trigger, so it is refused before."""
     op.execute("DROP TRIGGER events_no_delete")
     op.execute(
         "CREATE TRIGGER events_no_delete BEFORE DELETE ON events "
@@ -256,7 +108,7 @@ def _guard_sqlite(op: Operations) -> None:
 
 
 def _guard_postgresql(op: Operations) -> None:
-    """Old events may go."""
+    """TRUNCATE is refused for the whole table, DELETE by the ID of each row."""
     op.execute("DROP TRIGGER events_append_only ON events")
     op.execute(
         "CREATE TRIGGER events_append_only BEFORE UPDATE OR TRUNCATE ON events "
@@ -564,6 +416,11 @@ def _conditions(tx: sa.Connection) -> list[dict[str, object]]:
 def _moved_holds(op: Operations) -> None:
     """Moved holds: what a session that waits in its platform's queue holds moves on with it, by further entries."""
     op.drop_index("uq_ledger_run_hold", table_name="ledger")
+    _guard_moved_holds(op)
+
+
+def _guard_moved_holds(op: Operations) -> None:
+    """A run may have several holds, but only one settlement; on PostgreSQL unique indexes alone see to that."""
     if _is_sqlite(op):
         op.execute("DROP TRIGGER ledger_no_replace")
         op.execute(
@@ -584,7 +441,7 @@ def _chains(op: Operations) -> None:
 
 
 STEPS = (
-    *(_first, _retention, _watched, _spreads, _removed, _code, _generations, _trees, _series),
+    *(_retention, _watched, _spreads, _removed, _code, _generations, _trees, _series),
     *(_models, _telemetry, _causes, _moved_holds, _gpu_busy, _chains),
 )
-"""What makes each revision, oldest first: the fourth makes 0004."""
+"""The steps of migration, oldest first: the first one makes revision 0002 of 0001."""
