@@ -1,6 +1,6 @@
-"""Bash scripts that query and control Slurm with its own programs, and access the pool's shared folder.
+"""Client of Slurm: calls the functions of commands.sh, which query and control Slurm and access the shared folder.
 
-Each script runs with a timeout, on this machine or by ssh. A broken connection or a controller that does not answer
+Each call runs with a timeout, on this machine or by ssh. A broken connection or a controller that does not answer
 raises Unreachable: the outcome is unknown.
 """
 
@@ -23,7 +23,7 @@ from platforms.base import Misconfigured, QuotaReading, Unreachable
 from platforms.slurm.judge import DONE, FIELDS, UNSURE, NotSubmitted, Poll, by_key, evidence, refusal
 from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
-from platforms.targets.reach import Ran
+from platforms.targets.reach import Ran, shell_script
 
 # Accounting: the GPU minutes that an account has left, from sshare's lines of it and its parents. Pure.
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
@@ -174,141 +174,9 @@ def _minutes(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-# The scripts.
-# Accounting is in a database, in a file, or off. Each output line has a job's name, start and end.
-_ACCOUNTING = """
-conf=$(scontrol show config </dev/null) || exit 1
-file=$(sed -n 's/^JobCompLoc *= *//p' <<<"$conf")
-if grep -q '^AccountingStorageType *= *accounting_storage/slurmdbd' <<<"$conf"; then
-    sacct --noheader --parsable2 --allocations --duplicates --user="$(id -un)" --starttime=now-30days \\
-        --format=WorkDir,JobName,Start,End </dev/null |
-        awk -F '|' -v root="$root/" 'index($1, root) == 1 { print "|" $2 "|" $3 "|" $4 }'
-elif grep -q '^JobCompType *= *jobcomp/filetxt' <<<"$conf" && [ -r "$file" ]; then
-    grep -F " WorkDir=$root/" "$file" | sed -E 's/.* Name=([^ ]+) .* StartTime=([^ ]+) EndTime=([^ ]+) .*/|\\1|\\2|\\3/'
-else
-    echo none
-fi
-"""
+# The scripts are the functions of commands.sh, which explains their exit codes.
 _LINE = re.compile(r"\|([^|]+)\|([^|]+)\|([^|]+)")
-_NO_FOLDER, _CLAIMED, _NO_FILE = 71, 73, 66
-_PRELUDE = """\
-export LC_ALL=C SLURM_TIME_FORMAT=%s
-umask 077
-root=$1 slurm_conf=$2
-shift 2
-case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
-[ -z "$slurm_conf" ] || export SLURM_CONF=$slurm_conf
-"""
-_ENTER = f'cd -- "$root" && [ -d .payload ] || exit {_NO_FOLDER}\nroot=$PWD\n'
-_LOOK = """
-for key; do
-    claim= ended= until=
-    [ -f "$key/claim/who" ] && [ ! -L "$key/claim/who" ] && IFS= read -r -n 200 claim <"$key/claim/who"
-    [ -f "$key/ended" ] && [ ! -L "$key/ended" ] && IFS= read -r -n 200 ended <"$key/ended"
-    [ -f "$key/until" ] && [ ! -L "$key/until" ] && IFS= read -r -n 200 until <"$key/until"
-    echo "$key|$claim|$ended|$until"
-done
-echo "== end"
-"""
-_PLACE = """
-mkdir -p -- "$root" && cd -- "$root" || exit 71
-[ ! -e ".payload/$1/payload/agent.py" ] || exit 0
-new=.payload/.new-$1-$$
-mkdir -p "$new" && base64 -d <<'END' | tar -xzf - -C "$new" || exit 1
-%s
-END
-mv -T "$new" ".payload/$1" 2>/dev/null || { rm -rf "$new"; [ -e ".payload/$1/payload/agent.py" ]; }
-"""
-_PREPARE = """
-[ ! -e "$key/claim" ] || exit 73
-mkdir -p "$key/work" && echo "$key" >"$key/order" || exit 1
-base64 -d >"$key/launch.json" <<'END' || exit 1
-%s
-END
-base64 -d >"$key/job.sh" <<'END' || exit 1
-%s
-END
-"""
-# The claim is created by an atomic rename. An existing claim is never empty, so no other folder can replace it.
-_VOID = """
-key=$1
-[ -d "$key" ] || mkdir "$key" || exit 1
-new=$key/.void-$$
-[ ! -e "$key/claim/who" ] || exit 73
-mkdir "$new" && echo "void $(date +%s)" >"$new/who" || exit 1
-mv -T "$new" "$key/claim" 2>/dev/null || { rm -rf "$new"; exit 73; }
-"""
-_EXTEND = """
-[ -d "$1" ] && [ ! -e "$1/claim" ] || exit 0
-echo "$2" >"$1/.until" && mv -T "$1/.until" "$1/until"
-"""
-_LOGS = """
-file=$1/output.log
-[ -f "$file" ] && [ ! -L "$file" ] || exit 66
-tail -c "+$2" "$file" | head -c "$3" | base64 -w 0
-"""
-_REMOVE = """
-for key; do
-    rm -rf -- "./$key" || exit 1
-done
-"""
-_NO_ANSWER = 75
-# The controller's time is read from its configuration: squeue -v prints it too, but not with --user.
-_POLL = (
-    """
-own=$(squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null)
-code=$? now= places=
-printf '%s\n' "$own"
-[ "$code" != 0 ] || now=$(scontrol show config </dev/null 2>/dev/null | head -n 1)
-case $own in *"|PENDING|"*)
-    # Whose queue is hidden shows its own jobs alone: a place among them says nothing.
-    places=$(squeue --noheader --states=PENDING --sort=-p,i --format='%P %i %u' </dev/null 2>/dev/null |
-        awk -v me="$(id -un)" '{ n[$1]++ } $3 == me { printf "%s:%s,", $2, n[$1] }') ;;
-esac
-echo "== $code ${now##* } $places"
-"""
-    + _LOOK
-)
-_SUBMIT = (
-    """
-key=$1 owner=$2
-shift 2
-known=$(squeue --noheader --states=all --user="$(id -un)" --name="$key" --format='%%k' </dev/null) || exit 75
-case $known in *"\\"of\\":\\"$owner\\""*) exit 73 ;; esac
-"""
-    + _PREPARE
-    + """
-# The session gets what programs need to run, and nothing else of whoever submits it.
-env -i HOME="$HOME" PATH="$PATH" USER="$(id -un)" LANG=C.UTF-8 ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"} \\
-    sbatch --parsable --job-name="$key" --chdir="$root/$key" --output="$root/$key/output.log" --open-mode=append \\
-    "$@" "$key/job.sh" </dev/null
-echo "== $?"
-"""
-)
-# Without accounting the table is empty. The default account is queried only if there is a table.
-_BOOKS = """
-command -v sshare >/dev/null || exit 0
-table=$(sshare --noheader --parsable2 --format=Account,User,GrpTRESMins,GrpTRESRaw,TRESRunMins </dev/null) || exit 75
-[ -n "$table" ] || exit 0
-user=$(id -un) account=$1
-[ -n "$account" ] || account=$(sacctmgr --noheader --parsable2 show user "$user" format=DefaultAccount </dev/null)
-echo "$user|$account"
-echo "$table"
-qos=$2
-[ -n "$qos" ] || qos=$(
-    sacctmgr --noheader --parsable2 show assoc user="$user" account="$account" format=DefaultQOS </dev/null | head -n 1
-)
-qos=${qos:-normal}
-echo "== $(id -u)|$qos|$(sacctmgr --noheader --parsable2 show qos "$qos" format=MaxTRESPU,MaxJobsPU </dev/null)"
-scontrol --oneliner show assoc_mgr flags=qos qos="$qos" </dev/null | grep "^ *QOS=$qos("
-true
-"""
-# A requeued job has one record per run; the record of a running job has no end.
-_ACCOUNTED = """
-sacct --noheader --parsable2 --allocations --duplicates --name="$1" --user="$(id -un)" --starttime=now-30days \\
-    --format=Start,End </dev/null 2>/dev/null
-true
-"""
+_NO_FILE, _NO_FOLDER, _CLAIMED, _NO_ANSWER = 66, 71, 73, 75
 _SPAN = re.compile(r"^(\d+)\|(\d+)$", re.MULTILINE)
 _PLACES = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
@@ -321,7 +189,7 @@ def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]
 
     None if the cluster keeps no accounting. Raises PlatformError.
     """
-    output = SlurmCommands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
+    output = SlurmCommands(read_settings(options, Path(), sys.executable)).ask("read the accounting", "accounting")
     if output.strip() == "none":
         return None
     spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -367,7 +235,7 @@ class SlurmCommands:
     def poll(self, keys: Sequence[str]) -> Poll:
         """Return our jobs in the queue, and the evidence in the folders of ``keys``."""
         began = self._clock.now()
-        ran = self._run("look at the queue", _ENTER + _POLL, keys)
+        ran = self._run("look at the queue", "poll", keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
         head, _, rest = rest.partition("\n")
         code, _, body = head.partition(" ")
@@ -385,12 +253,12 @@ class SlurmCommands:
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
         """Return (start, end), in real UTC seconds of our clock, of each run of this key; [] without accounting."""
-        ran = self._run("read the accounting", _ACCOUNTED, [key])
+        ran = self._run("read the accounting", "accounted", [key])
         return [(int(first) - self._skew, int(last) - self._skew) for first, last in _SPAN.findall(ran.out)]
 
     def books(self) -> Books:
         """Return the limits of account and QOS. Raises NoBooks if the cluster keeps no accounts."""
-        ran = self._run("read the accounts", _BOOKS, [self._settings.account, self._settings.qos])
+        ran = self._run("read the accounts", "books", [self._settings.account, self._settings.qos])
         self._well("read the accounts", ran)
         who, _, rest = ran.out.partition("\n")
         table, _, rest = rest.partition("\n== ")
@@ -410,8 +278,8 @@ class SlurmCommands:
 
         Raises Refused or NotSubmitted if nothing was submitted, Unreachable if that is unknown.
         """
-        packed = tuple(base64.encodebytes(text.encode()).decode().strip() for text in (launch, script))
-        ran = self._run("submit", _ENTER + _SUBMIT % packed, [key, self._settings.owner, *words])
+        arguments = [key, self._settings.owner, *words]
+        ran = self._run("submit", "submit", arguments, launch=launch.encode(), job=script.encode())
         if ran.code == _CLAIMED:
             return 0
         if ran.code == _NO_ANSWER:
@@ -433,24 +301,24 @@ class SlurmCommands:
 
     def cancel(self, jobs: Sequence[int], *how: str) -> None:
         """Cancel jobs, or signal them by the options ``how`` of scancel. Jobs that have ended are no error."""
-        ran = self._run("cancel", 'scancel "$@" </dev/null', [*how, *map(str, jobs)])
+        ran = self._run("cancel", "cancel", [*how, *map(str, jobs)])
         if ran.code != 0 and not DONE.search(ran.err):
             raise _silent("cancel", ran)
 
     def make_folder(self) -> None:
         """Create the pool's folder unless it exists."""
-        self._well("make the folder", self._run("make the folder", 'mkdir -p -- "$root/.payload"', []))
+        self._well("make the folder", self._run("make the folder", "make_folder", []))
 
     def place(self, digest: str, archive: Path) -> None:
         """Unpack the payload archive in the pool's folder, unless it is there."""
         if digest not in self._placed:
-            packed = base64.encodebytes(archive.read_bytes()).decode()
-            self._well("place the payload", self._run("place the payload", _PLACE % packed, [digest]))
+            ran = self._run("place the payload", "place", [digest], payload=archive.read_bytes())
+            self._well("place the payload", ran)
             self._placed.add(digest)
 
     def void(self, key: str) -> bool:
         """Void a session: create its claim, so that none of its jobs can start. Return False if there is a claim."""
-        ran = self._run("give up a session", _ENTER + _VOID, [key])
+        ran = self._run("give up a session", "void", [key])
         if ran.code == _CLAIMED:
             return False
         self._well("give up a session", ran)
@@ -458,11 +326,11 @@ class SlurmCommands:
 
     def extend(self, key: str, until: int) -> None:
         """Set the deadline of a session that has not started, in real UTC seconds."""
-        self._well("extend a session", self._run("extend a session", _ENTER + _EXTEND, [key, str(until)]))
+        self._well("extend a session", self._run("extend a session", "extend", [key, str(until)]))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> bytes:
         """Return the output of a session from byte ``offset`` on; b"" if there is no such file."""
-        ran = self._run("read the output", _ENTER + _LOGS, [key, str(offset + 1), str(limit_bytes)])
+        ran = self._run("read the output", "logs", [key, str(offset + 1), str(limit_bytes)])
         if ran.code == _NO_FILE:
             return b""
         self._well("read the output", ran)
@@ -473,7 +341,7 @@ class SlurmCommands:
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove the folders of sessions."""
-        self._well("clean up", self._run("clean up", _ENTER + _REMOVE, keys))
+        self._well("clean up", self._run("clean up", "remove", keys))
 
     def ask(self, action: str, script: str) -> str:
         """Run a script and return its output; for checks."""
@@ -485,11 +353,15 @@ class SlurmCommands:
             raise Unreachable(NAME, action, ran.why, "Try this command there by hand")
         return ran.out
 
-    def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:
+    def _run(self, action: str, script: str, words: Sequence[str], **data: bytes) -> Ran:
+        """Run ``script``, a function of commands.sh or other commands; it gets ``data`` as variables in base64."""
         settings = self._settings
         arguments = [settings.folder, settings.slurm_conf, *words]
+        packed = {name: base64.encodebytes(value).decode() for name, value in data.items()}
+        call = f'{script} "$@"' if script.isidentifier() else script
+        program = f"{shell_script('platforms.slurm', 'commands.sh', **packed)}\n{call}\n".encode()
         try:
-            ran = settings.reach.bash((_PRELUDE + script).encode(), arguments, settings.command_seconds)
+            ran = settings.reach.bash(program, arguments, settings.command_seconds)
         except TargetUnreachable as error:
             raise Unreachable(NAME, action, error.why, "Nothing is ended meanwhile") from error
         except TargetError as error:

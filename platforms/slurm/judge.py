@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.toml_file import read_toml
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
 from platforms.slurm.settings import DOC, NAME
 
@@ -36,46 +38,7 @@ _OVER = frozenset(
         "REVOKED", "TIMEOUT",
     }
 )  # fmt: skip
-# Texts for the most frequent reasons; the others keep Slurm's names.
-_REASONS = {
-    "PartitionDown": "its partition takes no jobs at present, by an administrator",
-    "PartitionInactive": "its partition is switched off, by an administrator",
-    "JobHeldAdmin": "held by an administrator",
-    "None": "Slurm has not looked at it yet",
-    "Priority": "other jobs come first",
-    "Resources": "it is next, and waits for free nodes",
-    "Dependency": "it waits for another job",
-    "BeginTime": "it may not begin yet",
-    "JobHeldUser": "held by its user: scontrol release",
-    "PartitionTimeLimit": "longer than the partition allows: lower session_cap",
-    "PartitionNodeLimit": "asks for more than the partition has",
-    "ReqNodeNotAvail": "its nodes are down, drained or reserved",
-    "Reservation": "its nodes are reserved",
-    "QOSMaxGRESPerUser": "your other jobs hold all GPUs that the QOS grants",
-    "QOSMaxJobsPerUserLimit": "your other jobs are all that the QOS grants",
-    "AssocGrpGRESMinutes": "the account's GPU minutes are used up",
-    "AssocGrpGRES": "the account's other jobs hold all GPUs that it may",
-    "AssocMaxJobsLimit": "your other jobs are all that the account may run",
-    "QOSGrpGRES": "other jobs hold all GPUs of the QOS",
-    "QOSMaxGRESMinutesPerJob": "longer than the QOS allows a job: lower session_cap",
-    "InvalidAccount": "its account is not valid any more: correct the option account",
-    "InvalidQOS": "its QOS is not valid any more: correct the option qos",
-    "BadConstraints": "no node fits its constraint: correct the options of the pool",
-    "Licenses": "it waits for a licence",
-    "NodeDown": "a node that it needs is down",
-}
-# Slurm prints these sentences in place of a reason.
-_SENTENCES = {"Nodes_required_for_job_are_DOWN": "its nodes are down, drained or reserved for jobs that come first"}
-_WORDS = {
-    "BOOT_FAIL": "its node could not be started",
-    "CANCELLED": "cancelled, by scancel or an administrator",
-    "DEADLINE": "Slurm's deadline passed",
-    "FAILED": "its script failed",
-    "NODE_FAIL": "its node failed",
-    "OUT_OF_MEMORY": "it used more memory than it asked for",
-    "PREEMPTED": "preempted by a job that comes first",
-    "TIMEOUT": "its time limit was reached",
-}
+_TEXTS = read_toml(Path(__file__).with_name("reasons.toml"))
 _INTERRUPTED = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"})
 TOO_LATE = 75  # the exit code of a script that started after its deadline
 SLACK_SECONDS = 180  # Slurm may end a job this long after its time limit
@@ -277,12 +240,9 @@ def waiting(line: QueueLine) -> str:
     """Return the state of a waiting job with Slurm's reason, explained if the reason is known."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
-    sentence = next(
-        (reason_text for begins, reason_text in _SENTENCES.items() if line.reason.strip("()").startswith(begins)), None
-    )
-    if reason_text := _REASONS.get(reason) or sentence:
-        words += f" ({reason_text})"
-    return words
+    sentences = (text for begins, text in _TEXTS["sentences"].items() if line.reason.strip("()").startswith(begins))
+    text = _TEXTS["reasons"].get(reason) or next(sentences, "")
+    return f"{words} ({text})" if text else words
 
 
 def is_waiting(line: QueueLine) -> bool:
@@ -298,5 +258,5 @@ def is_over(line: QueueLine) -> bool:
 def ending(line: QueueLine) -> str:
     """Return how a job ended: Slurm's state and reason, and an explanation of the state."""
     reason = "" if line.reason in {"", "None", line.state} else f" ({line.reason})"
-    words = _WORDS.get(line.state)
+    words = _TEXTS["states"].get(line.state)
     return f"{line.state}{reason}" + (f": {words}" if words else "")

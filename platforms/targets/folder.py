@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,7 @@ from platforms.targets.base import (
     TargetUnreachable,
     target_options,
 )
-from platforms.targets.reach import HOST, PLAIN_PATH, Here, Ran, Reach, Ssh, SshOptions
+from platforms.targets.reach import HOST, PLAIN_PATH, Here, Ran, Reach, Ssh, SshOptions, shell_script
 
 _ANSWER_SECONDS = 60.0  # for a read, and in addition to the time of restart and health check
 _DAMAGED_MAX = 20
@@ -225,4 +224,4 @@ class FolderTarget:
 
 
 def _script() -> bytes:
-    return resources.files("platforms.targets").joinpath("activate.sh").read_bytes()
+    return shell_script("platforms.targets", "activate.sh").encode()

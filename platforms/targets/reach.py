@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -35,6 +36,12 @@ _FULL = "No space left on device"
 PLAIN_PATH = re.compile(r"(?!(.*/)?\.\.(/|$))(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
 _LOCAL_PATH = re.compile(r"[^'\"\s]+")  # no quotes or spaces: rsync splits its ``-e`` command into words
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,250}")
+
+
+def shell_script(package: str, name: str, **values: object) -> str:
+    """Return a shell script that is shipped with a package, after lines that set the variables ``values``."""
+    lines = [f"{variable}={shlex.quote(str(value))}" for variable, value in values.items()]
+    return "\n".join([*lines, resources.files(package).joinpath(name).read_text(encoding="utf-8")])
 
 
 # Running commands: each has a timeout, after which its whole process group is killed, and limited output.

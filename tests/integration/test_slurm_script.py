@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from platforms.slurm.adapter import script
+from platforms.targets.reach import shell_script
 from scheduler.clock import real_now
 from tests.lab.patience import until
 
@@ -24,7 +24,9 @@ def test_a_session_that_was_asked_to_leave_and_did_has_not_failed(tmp_path: Path
     for name, content in (("order", "one\n"), ("launch.json", "{}"), ("agent.py", AGENT), ("slow", SLOW_KILL)):
         (tmp_path / name).write_text(content)
     agent, until_at = str(tmp_path / "agent.py"), int(real_now()) + 600
-    (tmp_path / "script").write_text(script("one", until=until_at, limit=600, python=sys.executable, agent=agent))
+    values = {"key": "one", "until": until_at, "limit": 600, "python": sys.executable, "agent": agent}
+    script = shell_script("platforms.slurm", "session.sh", **values, nodes=1, share=1)
+    (tmp_path / "script").write_text(script)
     with subprocess.Popen(
         ["bash", "script"],
         cwd=tmp_path,
