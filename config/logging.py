@@ -24,10 +24,7 @@ def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
     Every value and every finished line goes through ``redact``. May be called again, and replaces what it set up
     before. Raises OSError when the file cannot be opened.
     """
-    import structlog
-
     redact = redact or Redactor()
-
     handler: logging.Handler
     if settings.file is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -69,8 +66,6 @@ def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
 def _formatter(
     shared: list[Processor], redact: Redact, *, as_json: bool, colours: bool
 ) -> structlog.stdlib.ProcessorFormatter:
-    import structlog
-
     class RedactingFormatter(structlog.stdlib.ProcessorFormatter):
         """Renders a record, then removes secrets from the finished line, wherever in it they stand."""
 

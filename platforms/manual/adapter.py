@@ -222,26 +222,10 @@ def _notebook(key: str, order: Mapping[str, Any]) -> bytes:
         beside=f", and in `{objects['name']}`, which must lie beside it" if objects else "",
     )
     call = f"main(json.loads({json.dumps(order, ensure_ascii=True)!r}))"
-    document = {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "language_info": {"name": "python"},
-        },
-        "cells": [
-            {"cell_type": "markdown", "id": "about", "metadata": {}, "source": _lines(about)},
-            {
-                "cell_type": "code",
-                "id": "session",
-                "metadata": {},
-                "execution_count": None,
-                "outputs": [],
-                "source": _lines(f"{program}\n\n{call}\n"),
-            },
-        ],
-    }
-    return json.dumps(document, indent=1).encode()
+    notebook = json.loads(Path(__file__).with_name("notebook.json").read_text(encoding="utf-8"))
+    for cell, text in zip(notebook["cells"], (about, f"{program}\n\n{call}\n"), strict=True):
+        cell["source"] = _lines(text)
+    return json.dumps(notebook, indent=1).encode()
 
 
 def _lines(text: str) -> list[str]:

@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from config.layers import shipped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota
 from jobs.problem import Refusal
+from jobs.toml_file import read_toml
 from platforms.artifacts.base import StoreError, open_store
 from platforms.base import Misconfigured, PlatformError
 from platforms.registry import checkup
@@ -346,40 +348,17 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
     except PlatformError as error:
         why = f"--slurm: no cluster of this machine answers ({error.why})"
         raise Refusal(why, remedy="Try sinfo; SLURM_CONF names its file") from None
-    base["pools"] = [
-        *base["pools"],
-        {
-            "name": _SLURM,
-            "platform": "slurm",
-            "accelerator": f"{cluster.gres or 'processors'} of the partition {cluster.partition}",
-            "devices_per_session": min(2, max(1, cluster.devices)),
-            "sessions_max": 2,
-            "hours": ["00:00-08:00 UTC", "12:00-20:00 UTC"],  # short, so that jobs have to move to other sessions
-            "vram_gib": 24,
-            "dtypes": ["fp32", "fp16", "bf16"],
-            "session_cap": "6h",
-            "session_min": "1h",
-            **{name: f"{round(wall * scale)}s" for name, wall in _WALL.items()},
-            "source": "this machine's cluster, its hours declared for a rehearsal",
-            "quotas": [
-                {
-                    "name": "GPU hours of the week",
-                    "kind": "week",
-                    "limit": "50h",
-                    "resets": "Saturday 00:00",
-                    "zone": "UTC",
-                }
-            ],
-            "options": {
-                **options,
-                "partition": cluster.partition,
-                **({"gres": cluster.gres} if cluster.gres else {}),
-                # Unique to this rehearsal, because Slurm remembers job names for a while.
-                "folder": str(folder / f"slurm-{secrets.token_hex(4)}"),
-                "command_seconds": "30",
-            },
-        },
-    ]
+    gres = {"gres": cluster.gres} if cluster.gres else {}
+    # Unique to this rehearsal, because Slurm remembers job names for a while.
+    place = {"folder": str(folder / f"slurm-{secrets.token_hex(4)}"), "command_seconds": "30"}
+    pool = {
+        **read_toml(shipped("rehearsal-slurm.toml")),
+        "accelerator": f"{cluster.gres or 'processors'} of the partition {cluster.partition}",
+        "devices_per_session": min(2, max(1, cluster.devices)),
+        **{name: f"{round(wall * scale)}s" for name, wall in _WALL.items()},
+        "options": {**options, "partition": cluster.partition, **gres, **place},
+    }
+    base["pools"] = [*base["pools"], pool]
 
 
 def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
