@@ -22,13 +22,13 @@ from scheduler.store.schema import checkpoints, jobs, rates
 
 
 def duplicate_job(name: str) -> Refusal:
-    """Return the error for a name in use; only that of a removed job is free, as checkpoints and attempts carry it."""
+    """Return the error for a name in use. Only the name of a removed job is free: checkpoints and attempts carry it."""
     remedy = f"Choose another name, or change that job: `schedctl queue edit {name}`, `schedctl queue remove {name}`"
     return Refusal("job not added", "a job of this name exists", remedy, name)
 
 
 class UnknownJob(NotFound):
-    """No job has this name; ``close_matches`` are names like it."""
+    """No job has this name; ``close_matches`` are the names most similar to it."""
 
     def __init__(self, name: str, close_matches: tuple[str, ...]) -> None:
         meant = f"Did you mean {' or '.join(close_matches)}?" if close_matches else ""
@@ -41,9 +41,10 @@ class UnknownJob(NotFound):
 class JobRecord:
     """A job as stored.
 
-    ``attempts`` counts launches, ``failures`` consecutive failed runs, ``done_step`` checkpointed steps;
-    ``checkpoint`` is the manifest key they are in. ``position`` is its place in the queue, from 1. ``faults`` say which
-    numbers of the definition an older version let in; ``spec`` has the nearest possible ones, which are not used.
+    ``attempts`` counts launches, ``failures`` consecutive failed runs. ``done_step`` is the step of the newest
+    checkpoint, ``checkpoint`` the key of its manifest. ``position`` is the place in the queue, from 1. ``faults`` name
+    the numbers of the definition that are out of range, stored by an older version; in ``spec`` they are clamped, and
+    the job is not run.
     """
 
     spec: JobSpec
@@ -56,8 +57,8 @@ class JobRecord:
     created_at: int
     position: int
     faults: tuple[str, ...] = ()
-    removed_at: int | None = None  # out of the queue since then
-    fenced_attempt: int = 0  # what attempts up to this one saved is of a removed job of this name
+    removed_at: int | None = None  # out of the queue since then; None: in the queue
+    fenced_attempt: int = 0  # checkpoints of attempts up to this one belong to a removed job of this name
 
     @property
     def stopped_early(self) -> bool:
@@ -66,18 +67,18 @@ class JobRecord:
 
     @property
     def furthest_step(self) -> int:
-        """The last step that its checkpoints can have: its target, or the one it had before it was stopped early."""
+        """The highest step that its checkpoints can have: the target step, before its stop rule lowered that."""
         return getattr(self.state, "full_target_step", None) or self.spec.target_step
 
     @property
     def result_lost(self) -> bool:
-        """Whether the job is done, and the checkpoint of its target step has been found damaged since."""
+        """Whether the job is done, and the checkpoint of its target step was found to be damaged afterwards."""
         return isinstance(self.state, Done) and self.done_step < self.spec.target_step
 
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name).where(_IN_QUEUE)
-# Most jobs have no gates; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
+# Most jobs have no gates and need not be decoded. No text in a definition can contain this: JSON escapes its quotes.
 _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     checkpoints.c.state == "good",
     jobs.c.state.in_(("queued", "active", "held", "done")),
@@ -94,10 +95,10 @@ _COUNT = select(func.count()).select_from(jobs).where(_IN_QUEUE)
 
 
 def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool = False) -> JobRecord:
-    """Put a new job at the end of the queue. Raises Refusal.
+    """Add a new job to the end of the queue. Raises Refusal.
 
-    One with the name of a removed job counts its attempts on, so that no launch key and no manifest is ever made twice.
-    It starts from scratch, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
+    A job with the name of a removed job continues the count of attempts, so that launch keys and manifests stay unique.
+    It starts from scratch and cannot use the checkpoints of the removed job; with ``go_on`` it resumes from them.
     """
     removed = find(tx, spec.name)
     last: int = tx.execute(_LAST).scalar_one()
@@ -130,9 +131,9 @@ def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
 
 
 def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
-    """Let a job without a session start from scratch as its next generation; event ``job.restart``.
+    """Restart a job that has no session from scratch, as its next generation; event ``job.restart``.
 
-    What it saved so far is fenced off, and its attempts count on. Raises UnknownJob, IllegalArrow.
+    Its checkpoints so far are not used any more; its attempts are counted on. Raises UnknownJob, IllegalArrow.
     """
     record = get(tx, name)
     fresh = again(record.state, now)
@@ -143,7 +144,7 @@ def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
 
 
 def remove(tx: Connection, name: str, now: int, by: str) -> None:
-    """Take a job without a session out of the queue; event ``job.remove``. Raises UnknownJob, IllegalArrow."""
+    """Remove a job that has no session from the queue; event ``job.remove``. Raises UnknownJob, IllegalArrow."""
     record = get(tx, name)
     change_state(tx, name, record.state, gone(record.state, by, now), "remove", now, by)
     _shift(tx, record.position + 1, tx.execute(_LAST).scalar_one(), -1)
@@ -151,7 +152,7 @@ def remove(tx: Connection, name: str, now: int, by: str) -> None:
 
 
 def get(tx: Connection, name: str, *, removed: bool = False) -> JobRecord:
-    """Return one job of the queue; with ``removed``, also one that was taken out of it. Raises UnknownJob."""
+    """Return one job of the queue; with ``removed`` also a job that was removed from it. Raises UnknownJob."""
     record = find(tx, name)
     if record is None or (record.removed_at is not None and not removed):
         from difflib import get_close_matches
@@ -164,7 +165,7 @@ def get(tx: Connection, name: str, *, removed: bool = False) -> JobRecord:
 
 
 def find(tx: Connection, name: str) -> JobRecord | None:
-    """Return one job, removed or not, or None when there never was one of that name."""
+    """Return one job, removed or not; None if there never was one of that name."""
     row = tx.execute(_ONE, {"name": name}).one_or_none()
     return None if row is None else _record(row)
 
@@ -185,7 +186,7 @@ def judged(tx: Connection) -> list[JobRecord]:
 
 
 def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
-    """Return by sweep the jobs of those that are halved, by name; also those that were removed from the queue."""
+    """Return the candidates of sweeps that are halved, by sweep, sorted by name; removed jobs are included."""
     sweeps: dict[str, list[JobRecord]] = {}
     for record in map(_record, tx.execute(_CANDIDATES)):
         if record.spec.halving is not None:
@@ -196,9 +197,9 @@ def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
 def page(
     tx: Connection, limit: int, offset: int = 0, states: Collection[str] = (), part: str = ""
 ) -> tuple[list[JobRecord], int]:
-    """Return up to ``limit`` jobs in queue order after the first ``offset``, and how many there are in all.
+    """Return up to ``limit`` jobs in queue order after the first ``offset``, and the number of all.
 
-    Only jobs in ``states``, if any are named, whose names hold ``part``.
+    Only jobs in ``states`` count, if there are any, and only those whose names contain ``part``.
     """
     wanted: list[ColumnElement[bool]] = [jobs.c.state.in_(sorted(states))] if states else []
     if part:
@@ -208,12 +209,12 @@ def page(
 
 
 def names_by_age(tx: Connection) -> list[str]:
-    """Return the names of the queue's jobs, in the order in which they were added."""
+    """Return the names of the jobs in the queue, oldest first."""
     return list(tx.execute(_BY_AGE).scalars())
 
 
 def first_added(tx: Connection) -> int | None:
-    """Return when the first job was added, None when there never was one."""
+    """Return when the first job was added, in UTC seconds; None if there never was one."""
     at: int | None = tx.execute(_FIRST_ADDED).scalar_one()
     return at
 
@@ -221,7 +222,7 @@ def first_added(tx: Connection) -> int | None:
 def change_state(
     tx: Connection, name: str, old: JobState, new: JobState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
-    """Store the new state if the job is still exactly in the old one; event ``job.<arrow>``. Raises Stale."""
+    """Store the new state if the job is still in exactly the old one; event ``job.<arrow>``. Raises Stale."""
     if not tx.execute(_one(name).where(*codec.is_in(jobs, old)).values(codec.state_columns(new))).rowcount:
         raise Stale(f"job {name}", repr(old), repr(get(tx, name).state))
     before, after = codec.state_json(old), codec.state_json(new)
@@ -229,11 +230,11 @@ def change_state(
 
 
 def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> JobRecord:
-    """Change fields of the definition, or ``position`` (from 1; the others make way).
+    """Change fields of the definition, or ``position`` (from 1; the other jobs move).
 
-    Event ``job.changed``, or ``job.code`` or ``job.requirements`` where these alone are others.
+    The event is ``job.changed``, or ``job.code`` or ``job.requirements`` if only that field changes.
 
-    Raises UnknownJob, and TypeError for a field a definition does not have. The name cannot be changed.
+    Raises UnknownJob, and TypeError for a field that a definition does not have. The name cannot be changed.
     """
     record = get(tx, name)
     position = fields.pop("position", None)
@@ -251,7 +252,7 @@ def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> 
 
 
 def note_launch(tx: Connection, name: str, pool: str) -> int:
-    """Count one more launch, on ``pool``, and return the attempt's number, from 1. Raises UnknownJob."""
+    """Count a launch on ``pool`` and return the number of the attempt, from 1. Raises UnknownJob."""
     counted = _one(name).values(attempts=jobs.c.attempts + 1, last_pool=pool).returning(jobs.c.attempts)
     attempt: int | None = tx.execute(counted).scalar_one_or_none()
     return attempt if attempt is not None else get(tx, name).attempts
@@ -264,7 +265,7 @@ def note_failures(tx: Connection, name: str, failures: int) -> None:
 
 
 def note_progress(tx: Connection, name: str, step: int, checkpoint_key: str | None, *, fork: bool = False) -> None:
-    """Store the newest good checkpoint. Raises Refusal when ``step`` is lower than before, unless ``fork``."""
+    """Store the newest good checkpoint. Raises Refusal if ``step`` is lower than before, unless ``fork``."""
     onward = _one(name) if fork else _one(name).where(jobs.c.done_step <= step)
     if not tx.execute(onward.values(done_step=step, checkpoint=checkpoint_key)).rowcount:
         why = f"step {step} is below the {get(tx, name).done_step} already reached"
@@ -299,5 +300,5 @@ def _record(row: Row[Any]) -> JobRecord:
 
 
 def has_time(spec: JobSpec, now: int) -> bool:
-    """Return whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
+    """Return whether a job is an evaluation that may wait for unused hours: its deadline is more than a day away."""
     return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY

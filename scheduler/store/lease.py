@@ -1,6 +1,6 @@
-"""The daemon's right to act: one row, timed by the database's own clock, whose epoch fences every write.
+"""The daemon's lease: one row with times of the database's clock, whose epoch fences every write.
 
-Beside it a lock on a file keeps a second daemon of the same host from starting at all.
+A lock on a file prevents a second daemon of the same host from starting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.store.schema import lease as table
 
 
 class AlreadyRunning(StoreFailure):
-    """Another process of this host has the lock; ``pid`` is None when it could not be read."""
+    """Another process of this host has the lock; ``pid`` is None if it could not be read."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         holder = f"process {pid}" if pid is not None else "another process"
@@ -31,7 +31,7 @@ class AlreadyRunning(StoreFailure):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``holder`` may act until ``until`` (database clock, UTC seconds); ``epoch`` grows with every new holder."""
+    """``holder`` may write until ``until`` (database clock, UTC seconds); ``epoch`` grows with every new holder."""
 
     holder: str
     epoch: int
@@ -61,7 +61,7 @@ _CURRENT = {
     name: select(table.c.holder, table.c.epoch, table.c.until).where(table.c.until > clock)
     for name, clock in _CLOCKS.items()
 }
-# The epoch moves on as well, so that nothing of the holder that left can be written after it.
+# The epoch is checked, not the holder: a lease that was released has another epoch, so its former holder cannot write.
 _FENCE = select(table.c.epoch)
 
 
@@ -70,10 +70,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def holder_of(state_dir: Path) -> str:
-    """Return who the daemon of ``state_dir`` is. The caller has locked the folder, so there is one at a time.
+    """Return the identity of the daemon of ``state_dir``. The caller has locked the folder, so there is one at a time.
 
-    Host and folder are for people. Two machines may be alike in both, or one a copy of the other: the identity that the
-    folder was given once, and that of the machine's present boot, tell them apart. Raises OSError.
+    It contains host and folder for people. Two machines may have the same names, or one may be a copy of the other: the
+    ID that was stored in the folder once and the ID of the machine's present boot distinguish them. Raises OSError.
     """
     path = state_dir / _INSTANCE
     try:
@@ -87,9 +87,9 @@ def holder_of(state_dir: Path) -> str:
 
 
 def acquire(db: Database, holder: str, length_seconds: int) -> Lease | None:
-    """Take the lease if it is free, over, or ``holder``'s own; None when somebody else holds it.
+    """Acquire the lease if it is free or expired, or if ``holder`` has it; return None if another holder has it.
 
-    ``holder`` must name one process, not one host: its own lease is taken again under a new epoch.
+    ``holder`` must name one process, not one host: its own lease is acquired again with a new epoch.
     """
     with db.write() as tx:
         values = {"b_holder": holder, "length": length_seconds}
@@ -98,7 +98,7 @@ def acquire(db: Database, holder: str, length_seconds: int) -> Lease | None:
 
 
 def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
-    """Prolong a lease, even one that is over, as long as no other daemon holds it. Raises Fenced."""
+    """Renew a lease, also an expired one, unless another daemon holds it. Raises Fenced."""
     with db.write() as tx:
         values = {"b_holder": lease.holder, "b_epoch": lease.epoch, "length": length_seconds}
         until = tx.execute(_RENEW[tx.dialect.name], values).scalar_one_or_none()
@@ -108,20 +108,20 @@ def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
 
 
 def release(db: Database, lease: Lease) -> None:
-    """Give the lease back so that the next daemon need not wait; nothing happens when it is no longer ours."""
+    """Release the lease, so that the next daemon need not wait; do nothing if it is not ours any more."""
     with db.write() as tx:
         ours = update(table).where(table.c.epoch == lease.epoch, table.c.holder == lease.holder)
         tx.execute(ours.values(holder="", epoch=table.c.epoch + 1, until=0))
 
 
 def current(tx: Connection) -> Lease | None:
-    """Return the current lease by the database's clock."""
+    """Return the lease that is valid by the database's clock, or None."""
     row = tx.execute(_CURRENT[tx.dialect.name]).one_or_none()
     return None if row is None else Lease(row.holder, row.epoch, row.until)
 
 
 def fence(tx: Connection, epoch: int) -> None:
-    """Raise Fenced unless the lease still carries ``epoch``. First statement of every write of the daemon."""
+    """Raise Fenced unless the lease has this ``epoch``. It is the first statement of every write of the daemon."""
     if tx.execute(_FENCE).scalar() != epoch:
         raise Fenced(epoch)
 
@@ -129,7 +129,7 @@ def fence(tx: Connection, epoch: int) -> None:
 class FileLock:
     """An exclusive lock on a file, held until :meth:`close`, the end of a ``with``, or the end of the process.
 
-    The file is made if missing. Raises AlreadyRunning, and StoreFailure when it cannot be opened.
+    The file is created if it is missing. Raises AlreadyRunning, and StoreFailure if it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -148,7 +148,7 @@ class FileLock:
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
     def close(self) -> None:
-        """Let the next process have it. The file stays: removing it would let two processes lock two files."""
+        """Release the lock. The file is kept: if it were removed, two processes could lock two files."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

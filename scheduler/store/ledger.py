@@ -17,7 +17,7 @@ from scheduler.core.run import Lane, Run, lane_seconds
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
 
-# A run's first lane: where sessions differ in their devices, it has them all.
+# The devices of a run's first lane: on pools whose sessions differ in their devices, it has all of them.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(ledger, _devices.label("devices")).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
@@ -37,12 +37,12 @@ _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), le
 # A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
 _SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (ledger.c.ends_at > bindparam("since"))))
 _NEVER = 1 << 62
-# Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
+# Charges older than every known window (a month of 31 days, and one day of tolerance) cannot affect a decision.
 LOOK_BACK_SECONDS = 33 * DAY
 
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
-    """Write entries. The database refuses a second spend or release of a run."""
+    """Append entries. The database refuses a second spend or release of a run."""
     key_columns = ("start", "end", "devices")
     rows = [codec.row_of(entry, *key_columns, starts_at=entry.start, ends_at=entry.end) for entry in entries]
     if rows:
@@ -50,7 +50,7 @@ def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
 
 
 def hold(tx: Connection, run: Run, now: int, price: int, evidence: str, start: int | None = None) -> None:
-    """Write that a run may use its pool from ``start``, else from its planned start, until the end of its hold."""
+    """Append the hold of a run, from ``start`` or else its planned start until the end of its hold."""
     begins = run.planned_start if start is None else start
     entry = LedgerEntry(EntryKind.HOLD, run.pool, run.key, begins, run.held_until, now, evidence=evidence)
     append(tx, [replace(entry, price_microdollars_per_hour=price)])
@@ -65,7 +65,7 @@ def adjust(
     price: int,
     evidence: str,
 ) -> None:
-    """Write corrections of what was charged: start, end, and whether the time is credited."""
+    """Append corrections of a charge: each has start, end, and whether the time is credited."""
     append(
         tx,
         [
@@ -76,9 +76,9 @@ def adjust(
 
 
 def entries(tx: Connection, since: int | None = None, pool: str | None = None) -> list[LedgerEntry]:
-    """Return entries in the order they were written.
+    """Return entries in the order in which they were appended.
 
-    ``since`` keeps the runs that have an entry ending after it, each with all of its entries.
+    With ``since``, return all entries of the runs that have an entry which ends after it.
     """
     query = _ALL if since is None else _SINCE
     if pool is not None:
@@ -88,14 +88,15 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
 
 
 def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
-    """Return all entries of these runs, in the order they were written."""
+    """Return all entries of these runs, in the order in which they were appended."""
     return [_entry(tuple(row)) for row in tx.execute(_OF_RUNS, {"runs": list(keys)})] if keys else []
 
 
 def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[str, int]:
-    """Return by job the device seconds of its runs reserved from ``since`` on: what their sessions were charged.
+    """Return by job the device seconds that its sessions were charged, for runs reserved from ``since`` on.
 
-    Live ones count as they are held. A lane has its session's seconds on each of its devices, until another continues.
+    For live sessions the hold counts. A lane has its session's seconds on each of its devices, until another lane
+    continues.
     """
     sessions: dict[str, list[Lane]] = {}
     for run, index, job, attempt, devices, begun_at in tx.execute(
@@ -115,7 +116,7 @@ def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[st
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
-    """Return up to ``limit`` entries, the newest first, after the first ``offset``, and how many there are in all."""
+    """Return up to ``limit`` entries, newest first, after the first ``offset``, and the number of all."""
     wanted = [ledger.c.pool == pool] if pool is not None else []
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
@@ -123,12 +124,12 @@ def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -
 
 
 def newest_number(tx: Connection) -> int:
-    """Return the number of the newest entry, 0 when there is none; entries are only ever added."""
+    """Return the number of the newest entry, 0 if there is none. Entries are never deleted."""
     return tx.execute(_NEWEST).scalar() or 0
 
 
 def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
-    """Return what counts against each pool: the fold of all entries of runs that reach past ``since``."""
+    """Return the charges of each pool: all entries of runs that have one which ends after ``since``, folded."""
     newest = tx.execute(_NEWEST).scalar() or 0
     books = _books.get(tx)
     if books is not None and books.newest != newest:
@@ -141,19 +142,19 @@ def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
 
 
 class _Books:
-    """What was folded when ``newest`` was the newest entry; right for every ``since`` in [since, until)."""
+    """The folded entries up to the entry ``newest``; valid for every ``since`` in [since, until)."""
 
     def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: _Books | None = None) -> None:
-        """``before`` are the books that ``newer`` adds to."""
+        """``before`` are the books to which ``newer`` entries are added."""
         self.newest, self.since = newest, since
         earlier = before.entries if before is not None else []
         self.entries: list[LedgerEntry] = [*earlier, *newer]
-        # Of every run, and of every entry that no run explains, by its number.
+        # The latest end by run, and by number for entries without a run.
         self.ends: dict[str | int, int] = dict(before.ends) if before is not None else {}
         for number, entry in enumerate(newer, start=len(earlier)):
             whose = number if entry.run is None else entry.run
             self.ends[whose] = max(self.ends.get(whose, entry.end), entry.end)
-        self.until = min(self.ends.values(), default=_NEVER)  # when the first of them lies in the past as a whole
+        self.until = min(self.ends.values(), default=_NEVER)  # from then on the first of them is entirely in the past
         touched = {entry.pool for entry in newer}
         folded = fold(entry for entry in self.entries if entry.pool in touched)
         self.charges: Mapping[str, tuple[Charge, ...]] = MappingProxyType(
@@ -161,7 +162,7 @@ class _Books:
         )
 
     def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> _Books | None:
-        """Return the books with the entries added since; None when they belong to a run that was too old to be read."""
+        """Return the books with further entries; None if they belong to a run that was too old to be read."""
         more: list[LedgerEntry] = []
         begun = set()
         for entry in fresh:
@@ -176,8 +177,8 @@ class _Books:
         return _Books(newest, self.since, more, self)
 
 
-# Planning, reserving and auditing read the same books, and entries are only ever added. Kept for one connection, which
-# is given up when a transaction fails: what was rolled back is forgotten with it.
+# Planning, reserving and auditing read the same entries, and entries are only appended. The cache is kept per
+# connection, which is discarded when a transaction fails: rolled-back entries are forgotten with it.
 _books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
 
 

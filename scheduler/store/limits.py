@@ -1,4 +1,4 @@
-"""What platforms said about quotas, and which pools must not be used for now."""
+"""Quota limits that platforms reported, and closures of pools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A pool that is closed since ``at`` until an instant, or (None) until it is opened."""
+    """A pool that is closed since ``at`` until ``until``; None: until it is opened. Times are UTC seconds."""
 
     pool: str
     until: int | None
@@ -33,7 +33,10 @@ _CLOSURES = select(closures_table).order_by(closures_table.c.pool)
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
-    """Store the newest observation of a window; an older one is ignored. Event ``limit.observed`` on a change."""
+    """Store the newest reading of a quota window; an older one is ignored.
+
+    Event ``limit.observed`` if the limit changes.
+    """
     window = {"pool": pool, "quota": limit.quota, "starts_at": limit.start, "ends_at": limit.end}
     same = [limits.c[name] == value for name, value in window.items()]
     row = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()
@@ -52,7 +55,7 @@ def forget(tx: Connection, pool: str, source: str, now: int) -> None:
 
 
 def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
-    """Return the observations by pool, oldest first."""
+    """Return the readings by pool, oldest first."""
     limits_by_pool: dict[str, list[ObservedLimit]] = defaultdict(list)
     for row in tx.execute(_OBSERVED):
         limits_by_pool[row.pool].append(codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at))
@@ -62,16 +65,16 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
 def close_pool(
     tx: Connection, pool: str, until: int | None, why: str, now: int, by: str = "daemon", cause: Cause = Cause.PERSON
 ) -> None:
-    """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``.
+    """Close a pool until an instant, or until it is opened (None); event ``pool.closed``.
 
-    The daemon never shortens a current closure: what a person closed for a week stays closed so long. One that
-    goes on for the same cause counts from its beginning.
+    The daemon never shortens a closure: a pool that a person closed for a week stays closed for a week. If a closure is
+    repeated with the same cause, its start is kept.
     """
     before = next((closure for closure in standing(tx) if closure.pool == pool), None)
     same = before is not None and before.cause is cause and cause is not Cause.PERSON
     if before is not None and by == "daemon":
         outlasts = before.until is None or (until is not None and until < before.until)
-        # What opens by itself would end a person's closure early; it comes back when that is over.
+        # A closure that ends by itself would end the person's closure early; it is repeated when that is over.
         in_force = before.until is None or before.until > now
         yields = in_force and before.cause is Cause.PERSON and (cause.waits_for_person or cause.of_quota_reading)
         if yields or (outlasts and not (until is None and before.until is None and same)):
@@ -83,26 +86,26 @@ def close_pool(
 
 
 def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
-    """Let a pool be used again; event ``pool.opened`` if it was closed."""
+    """Open a pool; event ``pool.opened`` if it was closed."""
     if tx.execute(delete(closures_table).where(closures_table.c.pool == pool)).rowcount:
         events.append(tx, "pool.opened", pool, now, by)
 
 
 def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
-    """Return (until, why) of every closed pool, also of those whose time is over."""
+    """Return (until, why) of every closed pool, including closures that have expired."""
     return {closure.pool: (closure.until, closure.why) for closure in standing(tx)}
 
 
 def standing(tx: Connection) -> list[Closure]:
-    """Return the closures by pool, also those whose time is over; a pause of everything is none of them."""
+    """Return the closures by pool, including expired ones; a pause of all pools is not among them."""
     return [closure for closure in codec.records(Closure, tx.execute(_CLOSURES)) if closure.pool != EVERY]
 
 
 def cause(tx: Connection, pool: str) -> Cause | None:
-    """Return why a pool is closed, also when the time of that is over; None for one that is not."""
+    """Return the cause of a pool's closure, also if it has expired; None for a pool that is not closed."""
     return next((closure.cause for closure in standing(tx) if closure.pool == pool), None)
 
 
 def paused(tx: Connection) -> Closure | None:
-    """Return since when and why nothing new starts anywhere, if a person said so: a closure of every pool."""
+    """Return a person's pause of all launches, which is stored as a closure of every pool; None if there is none."""
     return next((one for one in codec.records(Closure, tx.execute(_CLOSURES)) if one.pool == EVERY), None)

@@ -1,8 +1,8 @@
-"""Listing: the queue at a glance, read without the database toolkit when the database is SQLite.
+"""The queue, read without SQLAlchemy if the database is SQLite.
 
-`schedctl queue list` is typed all day long, and importing SQLAlchemy takes longer than everything else it does. The
-query is one portable text; on SQLite the standard library's driver runs it, on PostgreSQL the engine does. Whatever
-is unusual (missing, older, damaged, locked) is left to the engine, which knows how to say it.
+`schedctl queue list` is called often, and importing SQLAlchemy takes longer than everything else that it does. The
+query is one portable text; SQLite runs it by the driver of the standard library, PostgreSQL by the engine. A missing,
+older, damaged or locked database is left to the engine, which reports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TYPES: tuple[tuple[type, ...], ...] = (
     *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE, _TEXT),
 )
 _PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
-# The last word of each live session about its platform's queue.
+# The last report of each live session about its platform's queue.
 _QUEUES = (
     "SELECT subject, kind, data FROM events WHERE id IN (SELECT max(id) FROM events WHERE subject IN"
     " (SELECT run FROM lanes WHERE live) AND kind IN ('run.waits', 'run.began') GROUP BY subject)"
@@ -45,8 +45,8 @@ _REVISION = "SELECT version_num FROM alembic_version"
 class ListedJob:
     """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one.
 
-    ``waiting`` is what its platform reports about a session in its queue: why, since when, until when, at which place.
-    ``rung`` is that of a sweep which is halved, ``rung 2 of 3``.
+    ``waiting`` is the platform's report of a session in its queue: why, since when, until when, at which place.
+    ``rung`` is that of a candidate in a sweep that is halved, such as ``rung 2 of 3``.
     """
 
     name: str
@@ -104,9 +104,9 @@ def _listed(
 
 
 def _sweep(spec: str, target_step: int) -> tuple[str, str]:
-    """Return the sweep that a job is of, and its rung there, "" for none.
+    """Return the sweep of a job and its rung there, each "" if there is none.
 
-    Few jobs are of one, and reading all definitions would take longer than the rest.
+    Few jobs belong to a sweep, and decoding all definitions would take longer than the rest.
     """
     if '"sweep":"' not in spec or '"sweep":""' in spec:
         return "", ""
@@ -120,7 +120,7 @@ def _sweep(spec: str, target_step: int) -> tuple[str, str]:
 
 @lru_cache(maxsize=4_096)
 def _state(name: str, detail: str) -> JobState:
-    """Rebuild a state as scheduler.store.codec does, without loading what it knows besides."""
+    """Decode a state as scheduler.store.codec does, without importing that module."""
     return _STATES[name](**json.loads(detail))
 
 
@@ -128,12 +128,12 @@ _Listed = tuple["Iterable[Any]", "str | None", "Iterable[Any]"]
 
 
 def _from_sqlite(url: str) -> _Listed | None:
-    """Return rows and newest plan, or None when the engine has to look."""
+    """Return rows, newest plan and queues; None if the engine must read them."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path.startswith("/") or "?" in path:
         return None
     try:
-        # Explicit autocommit, so that BEGIN is ours and all reads are of one instant.
+        # Explicit autocommit, so that one BEGIN makes all reads consistent.
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)) as connection:
             connection.execute("BEGIN")
             if connection.execute(_REVISION).fetchall() != [(REVISION,)]:
@@ -141,7 +141,7 @@ def _from_sqlite(url: str) -> _Listed | None:
             plan = connection.execute(_PLAN).fetchone()
             queues = connection.execute(_QUEUES).fetchall()
             return connection.execute(_JOBS).fetchall(), plan[0] if plan else None, queues
-    except (sqlite3.Error, UnicodeDecodeError):  # the latter: an error that quotes damaged bytes
+    except (sqlite3.Error, UnicodeDecodeError):  # UnicodeDecodeError: the text of an error contains damaged bytes
         return None
 
 

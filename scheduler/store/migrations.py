@@ -45,7 +45,7 @@ def _create(op: Operations, tx: sa.Connection) -> None:
 
 
 def _append_only(op: Operations, *tables: str) -> None:
-    """Let the database refuse to change or delete a row of these tables."""
+    """Create triggers by which the database refuses to change or delete rows of these tables."""
     for table in tables:
         if _is_sqlite(op):
             for change in ("UPDATE", "DELETE"):
@@ -65,7 +65,7 @@ def _is_sqlite(op: Operations) -> bool:
 
 
 def _retention(op: Operations) -> None:
-    """What retention is about to delete, how far events were pruned, and no way round the append-only tables."""
+    """Add marks of retention and how far events were pruned; close the ways around append-only tables."""
     op.create_table(
         "discards",
         *key(_TEXT, "key"),
@@ -127,7 +127,7 @@ def _guard_postgresql(op: Operations) -> None:
 
 
 def _watched(op: Operations) -> None:
-    """Runs that were settled without the platform's word, so that what it shows of them later is booked."""
+    """Add runs that were settled without proof: what their platform shows later is booked."""
     op.create_table(
         "watched",
         *key(_TEXT, "run"),
@@ -138,12 +138,12 @@ def _watched(op: Operations) -> None:
     )
 
 
-# What was measured before gets what is assumed of a job that was never seen: no wait, and spreads of three tenths.
+# Rates measured before get the values of a job without measurements: no delay, and relative errors of 0.3.
 _KEPT = "job, pool, steps_per_second, sigma, samples, setup_seconds, checkpoint_seconds, at"
 
 
 def _spreads(op: Operations) -> None:
-    """How long sessions wait for their start, and how far set-ups and checkpoints are from what was expected."""
+    """Add the delay of session starts, and the relative errors of set-up and checkpoint times."""
     op.execute("CREATE TABLE rates_before AS SELECT * FROM rates")
     op.drop_table("rates")
     op.create_table(
@@ -162,19 +162,19 @@ def _spreads(op: Operations) -> None:
 
 
 def _removed(op: Operations) -> None:
-    """Jobs that were removed: their names are free, their history stays, and their attempts are never repeated."""
+    """Add removed jobs: their names are free, their history is kept, and their attempts are never repeated."""
     op.add_column("jobs", sa.Column("removed_at", _WHOLE))
     op.add_column("jobs", sa.Column("fenced_attempt", _WHOLE))
 
 
 def _code(op: Operations) -> None:
-    """Jobs that bring their own code: which one a lane ran, and what of the store is no longer needed."""
+    """Add the code of jobs: the one that a lane ran, and when unneeded code is deleted."""
     op.add_column("lanes", sa.Column("code", _TEXT))
     op.create_table("codes", *key(_TEXT, "digest"), *optional(_WHOLE, "delete_at"), *required(sa.Boolean(), "going"))
 
 
 def _generations(op: Operations) -> None:
-    """Jobs that start from another's weights, or from scratch: which generation started from which checkpoint."""
+    """Add generations: jobs that start from another job's weights, or again from scratch."""
     op.create_table(
         "generations",
         *key(_TEXT, "job"),
@@ -189,7 +189,7 @@ def _generations(op: Operations) -> None:
 
 
 def _trees(op: Operations) -> None:
-    """Trees of several kinds in the artifact store, where there was code alone, and which of them a lane is given."""
+    """Replace code by trees of several kinds in the artifact store, and add the trees of a lane."""
     op.add_column("lanes", sa.Column("trees", _TEXT))
     op.create_table(
         "trees",
@@ -204,7 +204,7 @@ def _trees(op: Operations) -> None:
 
 
 def _series(op: Operations) -> None:
-    """What sessions report about a job's training over its steps."""
+    """Add what sessions report about a job's training by step."""
     op.create_table(
         "series",
         *key(_TEXT, "job"),
@@ -216,7 +216,7 @@ def _series(op: Operations) -> None:
 
 
 def _models(op: Operations) -> None:
-    """Models: versions, how they were judged, which one is promoted, and where which one is deployed."""
+    """Add models: versions, evaluations, verdicts, promotions and deployments."""
     _make_versions(op)
     _make_judgement(op)
     _make_use(op)
@@ -224,7 +224,7 @@ def _models(op: Operations) -> None:
 
 
 def _make_versions(op: Operations) -> None:
-    """Versions and their numbers."""
+    """Add versions and the counters of their numbers."""
     op.create_table(
         "models",
         *key(_TEXT, "name"),
@@ -250,7 +250,7 @@ def _make_versions(op: Operations) -> None:
 
 
 def _make_judgement(op: Operations) -> None:
-    """Evaluations, verdicts, and what people said against these."""
+    """Add evaluations, verdicts, and decisions of people against verdicts."""
     op.create_table(
         "evaluations",
         sa.Column("id", Serial, primary_key=True),
@@ -288,7 +288,7 @@ def _make_judgement(op: Operations) -> None:
 
 
 def _make_use(op: Operations) -> None:
-    """Which version is promoted, and where which one is deployed."""
+    """Add promotions and deployments."""
     op.create_table(
         "promotions",
         sa.Column("id", Serial, primary_key=True),
@@ -317,12 +317,12 @@ def _make_use(op: Operations) -> None:
 
 
 def _telemetry(op: Operations) -> None:
-    """What a training's steps took, beside their losses."""
+    """Add durations and sizes of training steps."""
     for name in ("tokens_per_second", "step_seconds_p90", "padding", "gradient_norm", "gpu_memory_bytes"):
         op.add_column("series", sa.Column(name, sa.Float()))
 
 
-_CONDITIONS = {  # as they were when this was written: by the event that opens one, those that close it
+_CONDITIONS = {  # by the event that opens a condition, the events that close it, when this revision was released
     "need.raised": ("need.settled",),
     "pool.silent": ("pool.answers",),
     "session.offered": ("session.taken",),
@@ -342,7 +342,7 @@ _WHOSE = sa.text(
 
 
 def _causes(op: Operations) -> None:
-    """Why pools are closed, as data beside the sentence, and what is wrong now, as rows beside the events."""
+    """Add the cause of each closure, and conditions as rows, which events open and close."""
     tx = op.get_bind()
     closures = [tuple(row) for row in tx.execute(sa.text("SELECT pool, until, why, at FROM closures"))]
     op.drop_table("closures")
@@ -371,7 +371,7 @@ def _causes(op: Operations) -> None:
 
 
 def _cause(tx: sa.Connection, pool: str, why: str) -> str:
-    """Return the cause of a closure; what only a person can have written is a person's."""
+    """Return the cause of a closure; a text that only a person can have written has the cause ``person``."""
     newest = list(tx.execute(_WHOSE, {"pool": pool}))
     by = next((row.by for row in newest if row.kind == "pool.closed"), "")
     if by == "the scheduler":
@@ -414,7 +414,7 @@ def _conditions(tx: sa.Connection) -> list[dict[str, object]]:
 
 
 def _moved_holds(op: Operations) -> None:
-    """Moved holds: what a session that waits in its platform's queue holds moves on with it, by further entries."""
+    """Allow several holds of a run: that of a session that waits in its platform's queue moves with it."""
     op.drop_index("uq_ledger_run_hold", table_name="ledger")
     _guard_moved_holds(op)
 
@@ -431,12 +431,12 @@ def _guard_moved_holds(op: Operations) -> None:
 
 
 def _gpu_busy(op: Operations) -> None:
-    """How busy the GPUs of a session are, beside its losses."""
+    """Add the share of time in which GPUs work."""
     op.add_column("series", sa.Column("gpu_busy", sa.Float()))
 
 
 def _chains(op: Operations) -> None:
-    """When a lane continued in a session that ran already."""
+    """Add when a lane continued in a session that ran already."""
     op.add_column("lanes", sa.Column("begun_at", _WHOLE))
 
 

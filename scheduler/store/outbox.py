@@ -1,4 +1,4 @@
-"""What is to be sent: written with the facts it reports, sent later, at most one per kind, period and channel."""
+"""Messages to send: stored with the facts that they report, sent later, at most one per kind, period and channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.store.schema import outbox
 
 @dataclass(frozen=True, slots=True)
 class OutboxMessage:
-    """One message to send: ``attempts`` so far, not again before ``retry_at``; ``why`` tells the last failure."""
+    """A message to send: ``attempts`` so far, not to be sent before ``retry_at``; ``why`` is the last error."""
 
     id: int
     kind: str
@@ -63,7 +63,7 @@ NEVER = INSTANT_MAX
 
 
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
-    """Put a message in the outbox; return False when this kind, period and channel has one, sent or not."""
+    """Add a message; return False if one of this kind, period and channel exists, sent or not."""
     name = {"kind": kind, "period": period, "channel": channel}
     if tx.execute(_SAME_MESSAGE, name).first() is not None:
         return False
@@ -83,7 +83,7 @@ def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name
 
 
 def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]]:
-    """Return when each channel took the message of each period; None for one that still waits."""
+    """Return by period and channel when a message was sent, in UTC seconds; None if it was not sent yet."""
     result: dict[str, dict[str, int | None]] = {}
     for row in tx.execute(_OF_KIND, {"kind": kind}):
         result.setdefault(row.period, {})[row.channel] = row.sent_at
@@ -91,9 +91,9 @@ def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]
 
 
 def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | None, dict[str, Any]] | None:
-    """Return when a message was sent, if it was, and its body; None when there is none of this name.
+    """Return when a message was sent (None: not yet), and its body; None if there is no such message.
 
-    The body is empty when what it said was forgotten (see :func:`empty`).
+    The body is empty once it was deleted (see :func:`empty`).
     """
     row = tx.execute(_WORDS, {"kind": kind, "period": period, "channel": channel}).first()
     return None if row is None else (row.sent_at, codec.load_object(row.body))
@@ -101,7 +101,7 @@ def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | N
 
 @dataclass(frozen=True, slots=True)
 class StuckMessage:
-    """The messages that a channel does not take: how many, how often the first was tried, and why the last failed."""
+    """The messages that a channel rejects: their number, the attempts and age of the first, and the last error."""
 
     channel: str
     messages: int
@@ -111,9 +111,9 @@ class StuckMessage:
 
 
 def stuck(tx: Connection, attempts: int, since: int = 0) -> list[StuckMessage]:
-    """Return the channels with messages that failed at least so many times, or were given up ``since``.
+    """Return the channels with messages that failed at least ``attempts`` times, or were given up after ``since``.
 
-    A channel that took a message after it had refused one for good is well again.
+    A channel that accepted a message after it had rejected one for good is not among them.
     """
     result: dict[str, StuckMessage] = {}
     for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
@@ -126,12 +126,15 @@ def stuck(tx: Connection, attempts: int, since: int = 0) -> list[StuckMessage]:
 
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
-    """Note that a message was delivered. Raises Stale when it had been before, or is unknown."""
+    """Record that a message was delivered. Raises Stale if it was delivered before, or is unknown."""
     _note(tx, id, sent_at=now, why="")
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
-    """Note a failed delivery, not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
+    """Record a failed delivery; the message is not sent before ``retry_at``.
+
+    Raises Stale if it was sent, or is unknown.
+    """
     _note(tx, id, retry_at=retry_at, why=why)
 
 
@@ -142,9 +145,9 @@ def _note(tx: Connection, id: int, **values: Any) -> None:  # noqa: A002 - the c
 
 
 def empty(tx: Connection, before: int, limit: int) -> int:
-    """Forget what up to ``limit`` messages sent before ``before`` said; return how many.
+    """Delete the bodies of up to ``limit`` messages sent before ``before``; return how many.
 
-    That they were sent is never forgotten: it keeps them from being sent again.
+    The rows are kept, so that no message is sent again.
     """
     ids = tx.execute(_OLD, {"before": before, "limit": limit}).scalars().all()
     if ids:

@@ -1,4 +1,4 @@
-"""Plans as JSON. The planner's process, which has no database, sends its plans so and loads nothing of one."""
+"""Plans as JSON: the planner's process sends them in this form and loads no database code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loaded(body: str) -> Plan:
     """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(body)
     for placement in document["placements"]:
-        if "seats" in placement:  # rows of before they were called lanes
+        if "seats" in placement:  # rows from before they were called lanes
             placement["lanes"] = placement.pop("seats")
     document["deferrals"] = tuple(
         codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]

@@ -10,9 +10,9 @@ from scheduler.store.plan_json import dumped, loaded
 from scheduler.store.schema import plans
 
 KEPT = 500
-KEPT_CHARACTERS = 8_000_000  # a plan of a thousand waiting jobs has a fifth of a million
+KEPT_CHARACTERS = 8_000_000  # bytes: a plan with a thousand waiting jobs has 200,000
 _PRUNED_EVERY = 10
-_KEPT_LEAST = 2  # what `plan diff` compares
+_KEPT_LEAST = 2  # plans that `plan diff` may compare
 
 _INSERT = insert(plans).returning(plans.c.id)
 _SIZES = select(plans.c.id, func.length(plans.c.body)).order_by(plans.c.id.desc()).limit(KEPT + 1)
@@ -22,7 +22,10 @@ _BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
 
 
 def save(tx: Connection, plan: Plan, now: int) -> None:
-    """Store a plan. The newest 500 are kept, fewer when they are large, and up to 10 more: old ones go in batches."""
+    """Store a plan.
+
+    The newest 500 are kept, fewer if they are large, and up to 10 more, because old ones are deleted in batches.
+    """
     row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": dumped(plan)}
     number: int = tx.execute(_INSERT, row).scalar_one()
     if number % _PRUNED_EVERY == 0:
@@ -30,24 +33,24 @@ def save(tx: Connection, plan: Plan, now: int) -> None:
 
 
 def newest_number(tx: Connection) -> int:
-    """Return a number that grows with every plan saved, 0 when there is none."""
+    """Return a number that grows with every stored plan, 0 if there is none."""
     return int(tx.execute(_NUMBER).scalar_one() or 0)
 
 
 def newest(tx: Connection) -> Plan | None:
-    """Return the plan saved last."""
+    """Return the plan stored last, or None."""
     body = tx.execute(_NEWEST).scalar()
     return None if body is None else loaded(body)
 
 
 def previous(tx: Connection, before: int) -> Plan | None:
-    """Return the newest plan made before the instant ``before``."""
+    """Return the newest plan made before the instant ``before``, or None."""
     body = tx.execute(_BEFORE, {"before": before}).scalar()
     return None if body is None else loaded(body)
 
 
 def reason(tx: Connection, job: str) -> Reason | None:
-    """Return why ``job`` waits according to the newest plan; None when it does not wait or is not in it."""
+    """Return why ``job`` waits by the newest plan; None if it does not wait or is not in the plan."""
     plan = newest(tx)
     if plan is None:
         return None

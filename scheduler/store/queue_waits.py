@@ -1,4 +1,4 @@
-"""Queue waits: which sessions wait in their platform's queue, why, and until when. The latest report counts."""
+"""Sessions that wait in their platform's queue: why, and until when. The latest report counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIVE = select(runs.c.key).where(runs.c.state != "ended")
 
 
 def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
-    """Write down why a session waits, or (None) that it waits no more: events ``run.waits`` and ``run.began``."""
+    """Store why a session waits, or (None) that it does not wait any more: events ``run.waits`` and ``run.began``."""
     if wait is None:
         events.append(tx, _BEGAN, key, now)
     else:
@@ -24,7 +24,7 @@ def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
 
 
 def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
-    """Return the waits of those of the given runs that wait, by launch key."""
+    """Return the waits of the given runs by launch key; runs that do not wait are absent."""
     reports = [(event.subject, event.data) for event in events.latest(tx, keys, _WAITS, _BEGAN) if event.kind == _WAITS]
     return {
         key: Wait(str(data.get("why", "")), data.get("starts_at"), data.get("place"), since=data.get("since"))
@@ -33,12 +33,12 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
 
 
 def attach(tx: Connection, records: Sequence[Run]) -> list[Run]:
-    """Return the runs, each live one with why its session waits in its platform's queue, for people to see."""
+    """Return the runs; those that wait in their platform's queue have the reason, for display."""
     live = [run.key for run in records if not isinstance(run.state, Ended)]
     waits = of(tx, live)
     return [replace(run, wait=waits[run.key]) if run.key in waits else run for run in records]
 
 
 def count(tx: Connection) -> int:
-    """Return how many live sessions wait in their platform's queue."""
+    """Return the number of live sessions that wait in their platform's queue."""
     return len(of(tx, list(tx.execute(_LIVE).scalars())))

@@ -15,9 +15,9 @@ from scheduler.store.schema import rates
 
 @dataclass(frozen=True, slots=True)
 class RateRecord:
-    """Speed in steps per second of training time on one device, and what a session loses (see core.throughput).
+    """Steps per second on one device while it trains, and the time a session loses otherwise (see core.throughput).
 
-    ``samples`` counts the speeds measured; with none of them only what a session loses is known.
+    ``samples`` counts the measured speeds; with 0 only the lost time is known.
     """
 
     job: str
@@ -34,12 +34,12 @@ class RateRecord:
 
     @property
     def estimate(self) -> Estimate:
-        """The record as what more is learned from."""
+        """The values from which further measurements are learned."""
         return Estimate(**{name: getattr(self, name) for name in _ESTIMATED})
 
 
 def _believed(row: Any) -> RateRecord:
-    """Return a rate within what a plan can be made of: older versions stored whatever a session said."""
+    """Return a rate clamped to what plans accept: older versions stored unvalidated reports."""
     record = RateRecord(*row)
     unfit: dict[str, Any] = {}
     for name in ("setup_seconds", "checkpoint_seconds", "delay_seconds"):
@@ -49,11 +49,11 @@ def _believed(row: Any) -> RateRecord:
         if not 0 <= getattr(record, name) <= _SIGMA_MAX:
             unfit[name] = _SIGMA_MAX
     if record.samples and not SPEED_MIN <= record.steps_per_second <= SPEED_MAX:
-        unfit |= {"steps_per_second": 0.0, "sigma": PRIOR_SIGMA, "samples": 0}  # as if no speed had been measured
+        unfit |= {"steps_per_second": 0.0, "sigma": PRIOR_SIGMA, "samples": 0}  # treated as not measured
     return replace(record, **unfit) if unfit else record
 
 
-_LOST_MAX = 31 * 86_400  # seconds: longer than any session
+_LOST_MAX = 31 * 86_400  # seconds, longer than any session
 _SIGMA_MAX = 100.0
 _ESTIMATED = tuple(field.name for field in fields(Estimate))
 _MEASURED = (*_ESTIMATED, "at")
@@ -68,12 +68,12 @@ def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
 
 
 def of_job(tx: Connection, job: str) -> list[RateRecord]:
-    """Return what was measured of one job, by pool."""
+    """Return the measurements of one job, by pool."""
     return of_jobs(tx, [job]).get(job, [])
 
 
 def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:
-    """Return what was measured of those jobs of which anything was, by pool."""
+    """Return the measurements of jobs; jobs without any are absent."""
     records: dict[str, list[RateRecord]] = {}
     for row in tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ():
         records.setdefault(row.job, []).append(_believed(row))
@@ -81,13 +81,13 @@ def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
-    """Return what was measured of one job on one pool, or None."""
+    """Return the measurements of a job on a pool, or None."""
     row = tx.execute(_ONE, {"job": job, "pool": pool}).one_or_none()
     return None if row is None else _believed(row)
 
 
 def put(tx: Connection, record: RateRecord) -> None:
-    """Store a rate in place of the one before."""
+    """Store a rate, replacing the previous one."""
     row = asdict(record)
     change = update(rates).where(rates.c.job == record.job, rates.c.pool == record.pool)
     if not tx.execute(change.values({name: row[name] for name in _MEASURED})).rowcount:

@@ -30,7 +30,7 @@ class UnknownRun(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Where an attempt of a job was made: which lane of which run, launched at ``planned_start`` (UTC seconds)."""
+    """An attempt of a job: its lane in a run, which was launched at ``planned_start`` (UTC seconds)."""
 
     run: str
     lane: int
@@ -75,8 +75,8 @@ _GOOD_REPORTS = _OF_SESSIONS.where(
 def insert(tx: Connection, run: Run, now: int) -> None:
     """Store a new run and its lanes; event ``run.reserved``.
 
-    The database refuses a key, an attempt or a second live run of a job (sqlalchemy.exc.IntegrityError inside the
-    transaction, Refused outside). Raises ValueError for a run without lanes.
+    The database refuses a key or an attempt that exists, and a second live run of a job: sqlalchemy.exc.IntegrityError
+    inside the transaction, Refused outside. Raises ValueError for a run without lanes.
     """
     if not run.lanes:
         raise ValueError(f"run {run.key} has no lane")
@@ -88,9 +88,9 @@ def insert(tx: Connection, run: Run, now: int) -> None:
 
 
 def add_lane(tx: Connection, run: Run, lane: Lane, restore: Collection[str], now: int) -> None:
-    """Store a job that is to continue in a running session; event ``run.chain``. Raises Stale for a run that is not.
+    """Store a job that continues in a running session; event ``run.chain``. Raises Stale if the run is not running.
 
-    ``restore`` are the manifests that it may start from. The database refuses what it refuses of a new run.
+    ``restore`` are the manifests that it may start from. The database refuses the same as for a new run.
     """
     if not isinstance(run.state, Running) or get(tx, run.key) != replace(run, wait=None):
         raise Stale(f"run {run.key}", repr(run), "another state")
@@ -108,19 +108,19 @@ def get(tx: Connection, key: str) -> Run:
 
 
 def live(tx: Connection) -> list[Run]:
-    """Return all runs that have not ended, in the order they were reserved."""
+    """Return all runs that have not ended, in the order of reservation."""
     return _runs(tx.execute(_LIVE))
 
 
 def recent(tx: Connection, limit: int = 50, pool: str | None = None, job: str | None = None) -> list[Run]:
-    """Return the newest ``limit`` runs, newest first, of one pool or with a lane of one job if asked."""
+    """Return the newest ``limit`` runs, newest first; only those of ``pool`` or with a lane of ``job``, if given."""
     return page(tx, limit, 0, pool, job)[0]
 
 
 def page(
     tx: Connection, limit: int, offset: int = 0, pool: str | None = None, job: str | None = None
 ) -> tuple[list[Run], int]:
-    """Return up to ``limit`` runs, newest first, after the first ``offset``, and how many there are in all."""
+    """Return up to ``limit`` runs, newest first, after the first ``offset``, and the number of all."""
     wanted: list[ColumnElement[bool]] = [runs.c.pool == pool] if pool is not None else []
     if job is not None:
         wanted.append(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
@@ -135,7 +135,7 @@ def between(tx: Connection, start: int, end: int) -> list[Run]:
 
 
 def since(tx: Connection, start: int) -> list[Run]:
-    """Return the runs that ended after ``start`` or are live, in the order they were reserved."""
+    """Return the runs that ended after ``start`` or are live, in the order of reservation."""
     return _runs(tx.execute(_SINCE, {"start": start}))
 
 
@@ -150,12 +150,12 @@ def ended_before(tx: Connection, end: int) -> set[str]:
 
 
 def attempts(tx: Connection, job: str) -> dict[int, Attempt]:
-    """Return where each attempt of a job was made, by its number."""
+    """Return the attempts of a job, by number."""
     return {row.attempt: Attempt(row.run, row.lane, row.planned_start) for row in tx.execute(_ATTEMPTS, {"job": job})}
 
 
 def restore_keys(tx: Connection, key: str, job: str) -> list[str] | None:
-    """Return the manifests that a lane was told it may start from; None when that was not written down."""
+    """Return the manifests from which a lane may start; None if they were not stored."""
     for event in reversed(events.tail(tx, kinds=["run.submit", "run.chain"], subject=key)):
         restore = event.data.get("restore")
         if restore is None or job in restore or event.kind == "run.submit":
@@ -166,9 +166,9 @@ def restore_keys(tx: Connection, key: str, job: str) -> list[str] | None:
 def change_state(
     tx: Connection, key: str, old: RunState, new: RunState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
-    """Store the new state if the run is still exactly in the old one; event ``run.<arrow>``. Raises Stale.
+    """Store the new state if the run is still in exactly the old one; event ``run.<arrow>``. Raises Stale.
 
-    An ended run frees the jobs of all its lanes.
+    The end of a run frees the jobs of all its lanes.
     """
     still = update(runs).where(runs.c.key == key, *codec.is_in(runs, old))
     if not tx.execute(still.values(**codec.state_columns(new), ended_at=_ended_at(new))).rowcount:
@@ -180,7 +180,7 @@ def change_state(
 
 
 def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: int, now: int) -> None:
-    """Store another deadline of a live run, and when it began; event ``run.move``. Raises Stale."""
+    """Store a new deadline of a live run, and its start in ``state``; event ``run.move``. Raises Stale."""
     still = update(runs).where(runs.c.key == run.key, *codec.is_in(runs, run.state))
     moved = {"state_detail": codec.state_detail(state), "deadline": deadline, "held_until": held_until}
     if not tx.execute(still.values(moved)).rowcount:
@@ -200,7 +200,7 @@ def close_lane(
     message: str,
     now: int,
 ) -> None:
-    """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended."""
+    """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended before."""
     facts: dict[str, Any] = {"end_step": end_step, "error_class": error_class, "message": message}
     job = tx.execute(
         update(lanes)
@@ -214,20 +214,20 @@ def close_lane(
 
 
 def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str, Any]) -> None:
-    """Keep the newest heartbeat or last word of a lane; nothing happens when the lane is unknown."""
+    """Store the newest report of a lane; do nothing if the lane is unknown."""
     lane = update(lanes).where(lanes.c.run == key, lanes.c.lane == index)
     tx.execute(lane.values(heartbeat=codec.dump(dict(heartbeat))))
 
 
 def note_restored(tx: Connection, key: str, index: int, step: int | None) -> None:
-    """Keep what a lane started from, which may be less than it was told to: newer ones may have been damaged."""
+    """Store the step that a lane resumed from. It may be lower than ordered, if newer checkpoints are damaged."""
     tx.execute(update(lanes).where(lanes.c.run == key, lanes.c.lane == index).values(restore_step=step))
 
 
 def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], LaneReport]:
-    """Return the newest heartbeats of the given runs, by launch key and lane; none where what was kept is none.
+    """Return the newest valid heartbeats of the given runs, by run ID and lane.
 
-    Older versions kept them as they were told, so they are read like any other.
+    Older versions stored them unvalidated, so they are validated again.
     """
     if not keys:
         return {}
@@ -235,17 +235,17 @@ def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], L
 
 
 def ended_lanes(tx: Connection, job: str, limit: int = 10) -> list[Lane]:
-    """Return how the last lanes of a job ended, newest first."""
+    """Return the last ended lanes of a job, newest first."""
     return [_lane(row) for row in tx.execute(_OF_JOB.order_by(lanes.c.attempt.desc()).limit(limit), {"job": job})]
 
 
 def reports_of_good_sessions(tx: Connection, job: str) -> list[LaneReport]:
-    """Return the last words of the last three sessions of a job that did not fail."""
+    """Return the final reports of the last three sessions of a job that did not fail."""
     return _reports(tx.execute(_GOOD_REPORTS, {"job": job}))
 
 
 def last_reports(tx: Connection, job: str, limit: int) -> list[LaneReport]:
-    """Return the last words of the last sessions of a job that are over, newest first; silent ones are absent."""
+    """Return the final reports of a job's last ended sessions, newest first; those without one are absent."""
     return _reports(tx.execute(_LAST_REPORTS.limit(limit), {"job": job}))
 
 
@@ -256,7 +256,7 @@ def _reports(rows: Iterable[Row[Any]]) -> list[LaneReport]:
 
 
 def live_heartbeats(tx: Connection) -> list[str]:
-    """Return the newest heartbeats of all live lanes as stored, to tell whether one has changed."""
+    """Return the newest heartbeats of all live lanes as stored, so that a caller can notice a change."""
     return list(tx.execute(_LIVE_HEARTBEATS).scalars())
 
 
@@ -270,7 +270,7 @@ def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
 
 @lru_cache(maxsize=64)
 def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
-    # One cycle reads the live runs five times and more, and between two cycles most of them stay as they are.
+    # A cycle reads the live runs five times or more, and most of them do not change between two cycles.
     result: list[Run] = []
     for _, group in groupby(rows, key=attrgetter("key")):
         members = list(group)

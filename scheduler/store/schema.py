@@ -1,7 +1,7 @@
-"""Tables and the rules the database enforces itself.
+"""Tables, and the constraints that the database enforces.
 
-Times are integer UTC seconds, structured values canonical JSON. Ledger and events are append-only: triggers made by
-the migrations refuse UPDATE, DELETE and REPLACE. Old events alone may go, up to the id that ``pruned`` names.
+Times are integer UTC seconds, structured values are canonical JSON. Ledger and events are append-only: triggers refuse
+UPDATE, DELETE and REPLACE. Only events up to the ID in ``pruned`` may be deleted.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from sqlalchemy.types import TypeDecorator
 
 
 class WrongType(ValueError):
-    """A column holds a value of a type that is never written there: the row is damaged."""
+    """A column contains a value of a type that is never written there: the row is damaged."""
 
     def __init__(self, expected: str, value: object) -> None:
         super().__init__(f"{type(value).__name__} where {expected} is written")
 
 
 class _Checked:
-    """A type whose values are what was written: SQLite gives back whatever a damaged file holds.
+    """A type that checks values when they are read, because SQLite returns whatever a damaged file contains.
 
-    PostgreSQL has types of its own for these and guards them.
+    PostgreSQL enforces the types of its columns.
     """
 
     written: tuple[type, ...]
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return what a value read is passed through; it raises WrongType."""
+        """Return the function that checks and converts a value; it raises WrongType."""
         above: Any = super()
         convert = above.result_processor(dialect, coltype)
         good = {*self.written, type(None)}
@@ -61,7 +61,7 @@ class _Checked:
 
 
 class Whole(_Checked, BigInteger):
-    """A whole number, of 64 bits."""
+    """A whole number of 64 bits."""
 
     written = (int,)
 
@@ -79,7 +79,7 @@ class Flag(_Checked, Boolean):
 
 
 class Words(TypeDecorator[str]):
-    """Text from anywhere: what no database can hold (NUL, half a surrogate pair) is replaced, not refused."""
+    """Text from anywhere; characters that no database can store (NUL, half a surrogate pair) are replaced."""
 
     impl = Text
     cache_ok = True
@@ -92,7 +92,7 @@ class Words(TypeDecorator[str]):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], str | None]:
-        """Return what a value read is passed through; it raises WrongType. No driver of ours converts text."""
+        """Return the function that checks a value; it raises WrongType. Our drivers do not convert text."""
         del dialect, coltype
         return _text
 
@@ -103,13 +103,13 @@ def _text(value: Any) -> str | None:
     raise WrongType("text", value)
 
 
-# SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
+# SQLite numbers rows by itself only if the type of the column is exactly INTEGER.
 Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
-# How tables are declared: one set of them, how what they enforce is named, and what many columns have in common.
+# Declaration of tables: their metadata with the names of constraints, and columns that many tables have.
 #
-# Migrations use it too: what a function makes of its arguments never changes.
+# Migrations use these functions too, so their results must never change.
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -122,37 +122,37 @@ metadata = MetaData(
 
 
 def one_of(column: str, *values: str) -> CheckConstraint:
-    """Return the rule that a column holds one of these words."""
+    """Return the constraint that a column has one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
 def key(kind: Any, *names: str) -> list[Column[Any]]:
-    """Return columns of one kind by which rows are named."""
+    """Return primary key columns of one type."""
     return [Column(name, kind, primary_key=True, autoincrement=False) for name in names]
 
 
 def required(kind: Any, *names: str) -> list[Column[Any]]:
-    """Return columns of one kind that always have a value."""
+    """Return columns of one type that must have a value."""
     return [Column(name, kind, nullable=False) for name in names]
 
 
 def optional(kind: Any, *names: str) -> list[Column[Any]]:
-    """Return columns of one kind that may have no value."""
+    """Return columns of one type that may be NULL."""
     return [Column(name, kind) for name in names]
 
 
 def rows(condition: str) -> dict[str, Any]:
-    """Return the options that give an index these rows alone."""
+    """Return the options that limit an index to rows which meet a condition."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
-# Tables of models: versions, evaluations, verdicts, which version is promoted, and where which one is deployed.
+# Tables of models: versions, evaluations, verdicts, promotions and deployments.
 #
-# A version is named by model and number. Numbers come from ``models.counter``, which only grows: a number is never
-# given twice. Rows are never deleted; verdicts are never changed either, which triggers made by the migrations see to.
+# A version is identified by model and number. Numbers come from ``models.counter``, which only grows, so a number is
+# never used twice. Rows are never deleted; triggers also prevent changes of verdicts.
 def of_version() -> list[Any]:
-    """Return the columns that name the version that a row is about, and the rule that there is one."""
+    """Return the columns that identify the version of a row, with their foreign key."""
     named = ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"])
     return [*required(Words, "model"), *required(Whole, "number"), named]
 
@@ -161,7 +161,7 @@ models = Table(
     "models",
     metadata,
     Column("name", Words, ForeignKey("jobs.name"), primary_key=True),
-    *required(Whole, "counter"),  # the newest number that was given to a version
+    *required(Whole, "counter"),  # the newest number of a version
 )
 
 model_versions = Table(
@@ -170,10 +170,10 @@ model_versions = Table(
     Column("model", Words, ForeignKey("models.name"), primary_key=True),
     *key(Whole, "number"),
     Column("checkpoint", Words, ForeignKey("checkpoints.key"), nullable=False),
-    *required(Words, "digest"),  # of what the checkpoint holds: the same again is the same version
+    *required(Words, "digest"),  # of the checkpoint's content: the same content is the same version
     *required(Whole, "step"),
     *optional(Words, "code", "environment", "corpus", "mixture", "parent"),
-    *optional(Whole, "parent_number"),  # None: it started from a checkpoint that is no version
+    *optional(Whole, "parent_number"),  # None: it was initialised from a checkpoint that is no version
     *optional(Words, "parent_key"),
     *required(Words, "state", "why"),
     *required(Whole, "created_at"),
@@ -225,7 +225,7 @@ promotions = Table(
     Column("id", Serial, primary_key=True),
     Column("model", Words, ForeignKey("models.name"), nullable=False),
     *required(Words, "kind"),
-    *optional(Whole, "number"),  # promoted from now on; None: none is
+    *optional(Whole, "number"),  # the version that is promoted from now on; None: none
     *optional(Whole, "was"),
     *required(Words, "by", "why"),
     *required(Whole, "at"),
@@ -265,8 +265,8 @@ jobs = Table(
     *required(Whole, "attempts", "failures", "done_step"),
     *optional(Words, "checkpoint", "last_pool"),
     *required(Whole, "created_at"),
-    *optional(Whole, "removed_at"),  # out of the queue since then; its name may be taken again
-    *optional(Whole, "fenced_attempt"),  # what attempts up to this one saved is of a removed job of this name
+    *optional(Whole, "removed_at"),  # out of the queue since then; its name is free
+    *optional(Whole, "fenced_attempt"),  # attempts up to this one belong to a removed job of this name
     one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
     CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
     Index("ix_jobs_position", "position"),
@@ -487,9 +487,10 @@ _PARTIAL_INDEXES = (
 
 @cache
 def complete() -> MetaData:
-    """Return the metadata with its partial indexes, as migrations are compared to it.
+    """Return the metadata with its partial indexes, to create tables and to compare databases with it.
 
-    They are added on demand: their options make SQLAlchemy load both dialects, a tenth of the start of a command.
+    The indexes are added on demand: their options make SQLAlchemy load both dialects, a tenth of a command's start
+    time.
     """
     for name, columns, condition, unique in _PARTIAL_INDEXES:
         Index(name, *columns, unique=unique, **rows(condition))

@@ -1,4 +1,4 @@
-"""Series: what a job's sessions report over its steps, for curves; a few hundred points an attempt."""
+"""Training metrics that sessions report by step, for curves; a few hundred points per attempt."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was reported of a step at ``at``, in UTC seconds; a figure that was not told is None.
+    """A report of one step at ``at`` (UTC seconds); values that were not reported are None.
 
-    ``tokens_per_second`` counts those of whole rows, ``padding`` is the share of them that nothing is learned from.
-    Nine in ten of the last steps took at most ``step_seconds_p90``; GPUs worked for the share ``gpu_busy`` of the time.
+    ``tokens_per_second`` counts the tokens of whole rows, ``padding`` is the share of them that is not trained on. 90 %
+    of the last steps took at most ``step_seconds_p90``; ``gpu_busy`` is the share of time in which GPUs worked.
     """
 
     job: str
@@ -36,7 +36,7 @@ class Point:
     gpu_busy: float | None = None
 
     def figures(self) -> dict[str, float]:
-        """Return what was told, by name."""
+        """Return the reported values, by name."""
         figures = {name: getattr(self, name) for name in FIGURES}
         return {name: value for name, value in figures.items() if value is not None}
 
@@ -63,12 +63,12 @@ _PEAKS = (
 
 
 def peaks(tx: Connection) -> dict[tuple[str, str], int]:
-    """Return by job and pool the most memory of a device that a session told, in bytes."""
+    """Return the most device memory that a session reported, in bytes, by job and pool."""
     return {(job, pool): int(most) for job, pool, most in tx.execute(_PEAKS)}
 
 
 def note(tx: Connection, point: Point, target_step: int) -> bool:
-    """Keep a point, unless it lies so close to the one before that no picture would show it; return whether it did."""
+    """Store a point, unless it is too close to the one before to be visible in a chart; return whether it was."""
     last: int | None = tx.execute(_LAST, {"job": point.job, "attempt": point.attempt}).scalar_one()
     if last is not None and point.step < last + max(1, target_step // POINTS):
         return False
@@ -77,12 +77,12 @@ def note(tx: Connection, point: Point, target_step: int) -> bool:
 
 
 def of_job(tx: Connection, job: str, first_attempt: int = 1) -> list[Point]:
-    """Return the points of a job from an attempt on, by attempt and step."""
+    """Return the points of a job from an attempt on, sorted by attempt and step."""
     return of_jobs(tx, [job], first_attempt).get(job, [])
 
 
 def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> dict[str, list[Point]]:
-    """Return the points of jobs that have any, by attempt and step."""
+    """Return the points of jobs from an attempt on, sorted by attempt and step; jobs without points are absent."""
     points: defaultdict[str, list[Point]] = defaultdict(list)
     if jobs:
         for row in tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}):
@@ -91,7 +91,7 @@ def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> di
 
 
 def curve(points: Sequence[Point]) -> list[Point]:
-    """Return the points that count, by step: where an attempt began again below its predecessor's end, its own do."""
+    """Return the points of the curve by step; an attempt that resumed lower replaces points of earlier ones."""
     kept: list[Point] = []
     for point in points:
         while kept and kept[-1].attempt < point.attempt and kept[-1].step >= point.step:
@@ -101,5 +101,5 @@ def curve(points: Sequence[Point]) -> list[Point]:
 
 
 def forget(tx: Connection, job: str) -> None:
-    """Drop what was reported of a job whose name another takes."""
+    """Delete the points of a removed job whose name is reused."""
     tx.execute(delete(series).where(series.c.job == job))

@@ -1,9 +1,9 @@
-"""Trees: the folders in the artifact store that jobs name, and when one that nothing needs may be deleted.
+"""Trees: folders in the artifact store that jobs name, and when an unneeded one may be deleted.
 
-A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides, ``hub`` the listing of a repository
-whose files are elsewhere, ``corpus`` a version of the corpus with its mixtures. An ``input`` may hold the files of such
-a listing, which is its origin then. ``lock`` are the packages that a job wants, ``wheels`` these packages
-themselves for one target, named by both. A row is written before anything is sent to the store, and removed after
+The kind of a tree is ``code`` for a job's own code, ``input`` for its inputs, ``hub`` for the listing of a repository
+whose files are elsewhere, ``corpus`` for a version of the corpus with its mixtures, ``lock`` for the packages that a
+job requires, and ``wheels`` for these packages for one target (its digest is made of both). An ``input`` may hold the
+files of a listing, which is its ``origin``. A row is written before anything is sent to the store, and deleted after
 everything is deleted there.
 """
 
@@ -25,7 +25,10 @@ CORPUS = "corpus"
 
 @dataclass(frozen=True, slots=True)
 class StoredTree:
-    """One tree by its digest: when it goes, None while somebody needs it; whether it is being deleted; what it is."""
+    """A tree.
+
+    ``delete_at`` is when it may be deleted (UTC seconds), None while it is needed; ``going``: it is being deleted.
+    """
 
     digest: str
     delete_at: int | None
@@ -35,7 +38,7 @@ class StoredTree:
 
     @property
     def prefix(self) -> str:
-        """The folder of the artifact store in which all of it is."""
+        """The key prefix of its objects in the artifact store."""
         return tree_prefix(self.kind, self.digest)
 
 
@@ -54,12 +57,15 @@ _OF_CHECKPOINTS = (
 
 
 def everything(tx: Connection) -> list[StoredTree]:
-    """Return all that may be in the artifact store."""
+    """Return all trees that may be in the artifact store."""
     return codec.records(StoredTree, tx.execute(_ALL))
 
 
 def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
-    """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises Refused."""
+    """Record a tree before it is sent, or that it is needed (``delete_at`` None).
+
+    Raises Refused while it is being deleted.
+    """
     stored = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if stored is None:
         row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}
@@ -73,28 +79,28 @@ def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: 
 
 
 def copies(tx: Connection) -> dict[str, str]:
-    """Return by origin the digest of the tree that holds its files, or will once it is whole."""
+    """Return by origin the digest of the tree with its files, which may not be complete yet."""
     return dict(tuple(row) for row in tx.execute(_COPIES))
 
 
 def let_go(tx: Connection, digest: str, now: int) -> None:
-    """Note that it is being deleted: from here on no job can use it."""
+    """Record that a tree is being deleted: from now on no job can use it."""
     tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=now, going=True))
 
 
 def forget(tx: Connection, digest: str) -> None:
-    """Remove the row of what is deleted."""
+    """Delete the row of a deleted tree."""
     tx.execute(delete(trees).where(trees.c.digest == digest))
 
 
 def of_attempt(tx: Connection, job: str, attempt: int) -> tuple[str | None, str | None]:
-    """Return the code that an attempt of a job ran, and the lock of its packages; None for none and its image's."""
+    """Return the digests of an attempt's code and of its package lock; None if it has none."""
     row = tx.execute(_OF_ATTEMPT, {"job": job, "attempt": attempt}).one_or_none()
     return (row.code, _lock(row.trees)) if row is not None else (None, None)
 
 
 def needed(tx: Connection) -> set[str]:
-    """Return the digests that a job of the queue or a live session names, and code and lock of all kept checkpoints."""
+    """Return the digests named by jobs of the queue and live sessions, and code and lock of all kept checkpoints."""
     digests: set[str] = set()
     for record in jobs.everything(tx):
         digests |= named_by(record.spec)
@@ -111,7 +117,7 @@ def _lock(requirements: str | None) -> str | None:
 
 
 def named_by(spec: JobSpec) -> set[str]:
-    """Return the digests of all trees that a job's definition names."""
+    """Return the digests of all trees in a job's definition."""
     corpus = spec.mixture.corpus if spec.mixture else ""
     test_set = spec.evaluation.test_set.digest if spec.evaluation else ""
     inputs = {one.digest for one in spec.inputs}

@@ -1,4 +1,4 @@
-"""Verify: the database checks itself, then every row is held against the history that made it."""
+"""Verification: the database's own checks, then every row is compared with the history of its changes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from scheduler.store.schema import checkpoints, events, jobs, lanes, lease, ledg
 
 
 def verify(db: Database) -> list[str]:
-    """Return every problem found, one sentence each; an empty list is a healthy database.
+    """Return every problem, one sentence each; empty for a healthy database.
 
-    It can run beside the daemon: what is compared is read in one transaction. Raises StoreFailure when the database
-    cannot be read.
+    It can run beside the daemon: related rows are read in one transaction. Raises StoreFailure if the database cannot
+    be read.
     """
     problems: list[str] = []
     try:
         with db.read() as tx:
             problems += _storage(tx)
-        # Every row by itself; what is held against each other below is readable then.
+        # First every row alone; the comparisons below need readable rows.
         problems += map(str, db.damage())
         if problems:
             return problems
@@ -74,9 +74,9 @@ def _lease(tx: Connection) -> Iterator[str]:
 
 
 def _history(tx: Connection) -> Iterator[str]:
-    """Replay the events: each must begin where the one before ended, and the last is where the row is.
+    """Replay the events: each must begin in the state in which the previous one ended, and the last in the row's state.
 
-    What was pruned cannot be replayed: a subject's first event may then begin anywhere, or there is none left.
+    Pruned events are missing: the first event of a subject may then begin in any state, or none is left.
     """
     pruned = pruned_up_to(tx) > 0
     states: dict[tuple[str, str], dict[str, Any]] = {}
@@ -110,7 +110,7 @@ def _state_text(state: dict[str, Any] | None) -> str:
 
 
 def _lanes_of(tx: Connection) -> Iterator[str]:
-    """Lanes against runs and jobs."""
+    """Compare lanes with runs and jobs."""
     run_states = {row.key: row.state for row in tx.execute(select(runs.c.key, runs.c.state))}
     with_lanes: set[str] = set()
     columns = (lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.live, lanes.c.outcome)
@@ -146,7 +146,7 @@ def _attempts(tx: Connection) -> Iterator[str]:
 
 
 def _ledger(tx: Connection) -> Iterator[str]:
-    """Every run has a hold, and every ended run one spend or release; nothing else holds quota."""
+    """Check that every run has a hold, every ended run one spend or release, and nothing else reserves quota."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     pools: dict[str, set[str]] = defaultdict(set)
     for row in tx.execute(select(ledger.c.kind, ledger.c.pool, ledger.c.run).where(ledger.c.run.is_not(None))):

@@ -1,4 +1,4 @@
-"""Versions of models: what was made of which checkpoint, in which state it is, and which is promoted."""
+"""Versions of models: their checkpoints, their states, and which one is promoted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from scheduler.store.schema import model_versions, models, promotions
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version. ``digest`` names what its checkpoint holds, ``code`` and ``environment`` what trained it.
+    """A version of a model.
 
-    ``mixture`` says as text which data beside those of ``corpus``. It began with the checkpoint ``parent_key`` of
-    ``parent``, which is version ``parent_number`` of that, or none.
+    ``digest`` is that of its checkpoint's content; ``code`` and ``environment`` are of its training.
+
+    ``mixture`` describes the data besides ``corpus``. It was initialised from the checkpoint ``parent_key`` of the job
+    ``parent``, which is version ``parent_number`` of it, or None.
     """
 
     model: str
@@ -40,13 +42,13 @@ class Version:
 
     @property
     def name(self) -> str:
-        """What it is called: ``ufm@3``."""
+        """The name of the version, such as ``ufm@3``."""
         return version_name(self.model, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A change of what is promoted: ``number`` from then on, before it ``was``; None: none."""
+    """A change of the promoted version from ``was`` to ``number``; None: none."""
 
     model: str
     kind: Literal["promote", "rollback"]
@@ -70,9 +72,9 @@ _PROMOTIONS = (
 
 
 def add(tx: Connection, version: Version, now: int, by: str) -> Version:
-    """Store a version under the next number of its model; the same content again is the version that it was.
+    """Store a version with the next number of its model; return the existing one if its content is the same.
 
-    The number that ``version`` has is not looked at. Event ``version.made``.
+    ``version.number`` is ignored. Event ``version.made``.
     """
     if (before := of_digest(tx, version.model, version.digest)) is not None:
         return before
@@ -88,7 +90,7 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
 
 
 def find(tx: Connection, model: str, number: int) -> Version | None:
-    """Return one version, or None when there is none."""
+    """Return one version, or None."""
     return codec.single(Version, tx.execute(_ONE, {"model": model, "number": number}))
 
 
@@ -101,28 +103,28 @@ def get(tx: Connection, model: str, number: int) -> Version:
 
 
 def everything(tx: Connection, model: str | None = None) -> list[Version]:
-    """Return all versions, of one model if asked, by model and number."""
+    """Return all versions (of one model if given), sorted by model and number."""
     return codec.records(Version, tx.execute(_ALL) if model is None else tx.execute(_OF_MODEL, {"model": model}))
 
 
 def of_checkpoint(tx: Connection, key: str) -> Version | None:
-    """Return the version that was made of a checkpoint, or None."""
+    """Return the version of a checkpoint, or None."""
     row = tx.execute(_OF_CHECKPOINT, {"key": key}).first()
     return None if row is None else codec.record_of(Version, row)
 
 
 def of_digest(tx: Connection, model: str, digest: str) -> Version | None:
-    """Return the version of a model that holds what a digest names, or None."""
+    """Return the version of a model with this content digest, or None."""
     return codec.single(Version, tx.execute(_OF_DIGEST, {"model": model, "digest": digest}))
 
 
 def newest_accepted(tx: Connection, model: str) -> Version | None:
-    """Return the accepted version of the highest number, or None."""
+    """Return the accepted version with the highest number, or None."""
     return codec.single(Version, tx.execute(_NEWEST_ACCEPTED, {"model": model}))
 
 
 def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:
-    """Store the state after an arrow if it is still as ``version`` has it; event ``version.<arrow>``.
+    """Store the next state by an arrow, if the version is still in its state; event ``version.<arrow>``.
 
     Raises IllegalArrow, Stale.
     """
@@ -137,28 +139,28 @@ def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: s
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
-    """Return which checkpoints of a job stay because versions are made of them, by key, and why."""
+    """Return the checkpoints of a job that versions need, by key, with the reason."""
     return {version.checkpoint: f"it is {version.name}" for version in everything(tx, job)}
 
 
 def promotions_of(tx: Connection, model: str) -> list[Promotion]:
-    """Return the newest changes of what is promoted, the newest first."""
+    """Return the newest promotions and rollbacks of a model, newest first."""
     return codec.records(Promotion, tx.execute(_PROMOTIONS, {"model": model}))
 
 
 def in_force(tx: Connection, model: str) -> Version | None:
-    """Return the version that is promoted, or None."""
+    """Return the promoted version, or None."""
     newest = next(iter(promotions_of(tx, model)), None)
     return find(tx, model, newest.number) if newest is not None and newest.number is not None else None
 
 
 def note_promotion(tx: Connection, promotion: Promotion) -> None:
-    """Write down what is promoted from now on; event ``model.promote`` or ``model.rollback``."""
+    """Store which version is promoted from now on; event ``model.promote`` or ``model.rollback``."""
     tx.execute(insert(promotions), asdict(promotion))
     changes = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
     events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, changes)
 
 
 def unknown_version(name: str) -> NotFound:
-    """Return the error for a version that does not exist."""
+    """Return the error for an unknown version."""
     return NotFound("unknown version", "no version has this name", "See `schedctl models list`", name)

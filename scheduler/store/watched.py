@@ -1,4 +1,4 @@
-"""Watched runs: settled without the platform's word, so what it shows of them later is looked at and booked."""
+"""Watched runs: settled without proof by the platform, so what it shows of them later is booked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.store.schema import watched
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """``run`` is watched until ``until``; ``booked`` is the interval the ledger counts for it, None for nothing."""
+    """A run watched until ``until``; ``booked`` is the interval that the ledger charges for it, None for no charge."""
 
     run: Run
     until: int
@@ -22,7 +22,7 @@ class Watched:
 
     @property
     def over_since(self) -> int:
-        """When the run ended in our books."""
+        """When the run ended by our ledger; 0 if it has not."""
         return self.run.state.at if isinstance(self.run.state, Ended) else 0
 
 
@@ -30,7 +30,7 @@ _ALL = select(watched.c.run, watched.c.until, watched.c.booked_start, watched.c.
 
 
 def everything(tx: Connection) -> list[Watched]:
-    """Return the watched runs by launch key."""
+    """Return the watched runs, sorted by run ID."""
     rows = tx.execute(_ALL).all()
     return [
         Watched(
@@ -41,12 +41,12 @@ def everything(tx: Connection) -> list[Watched]:
 
 
 def keys(tx: Connection) -> set[str]:
-    """Return the launch keys of the watched runs."""
+    """Return the run IDs of the watched runs."""
     return set(tx.execute(select(watched.c.run)).scalars())
 
 
 def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
-    """Return, by pool, charges that count nothing for what was given up and may have been used unseen."""
+    """Return possible charges by pool: time that was given up and may have been used unseen; they count as 0."""
     charges: dict[str, tuple[Charge, ...]] = {}
     for one in everything(tx):
         if one.booked is None:
@@ -57,17 +57,17 @@ def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
 
 
 def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) -> None:
-    """Begin to watch a run."""
+    """Start watching a run."""
     start, end = booked or (None, None)
     tx.execute(insert(watched).values(run=run, until=until, booked_start=start, booked_end=end))
 
 
 def prolong(tx: Connection, run: str, until: int, booked: tuple[int, int] | None = None) -> None:
-    """Change until when a run is watched, and what the ledger counts now, if that is given."""
+    """Change until when a run is watched, and the booked interval if it is given."""
     counted = {"booked_start": booked[0], "booked_end": booked[1]} if booked else {}
     tx.execute(update(watched).where(watched.c.run == run).values(until=until, **counted))
 
 
 def remove(tx: Connection, run: str) -> None:
-    """End the watch."""
+    """Stop watching a run."""
     tx.execute(delete(watched).where(watched.c.run == run))
