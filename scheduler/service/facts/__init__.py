@@ -1,1 +1,1 @@
-"""Facts: observed outside, written down in one transaction, read as the planner's snapshot."""
+"""Facts: observations of platforms and the artifact store, applied to the database, and the planner's snapshot."""

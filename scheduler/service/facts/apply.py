@@ -1,4 +1,4 @@
-"""Apply: write down what was observed and decided, in one transaction guarded by old state and epoch."""
+"""Apply: write observations and steps to the database, in one transaction guarded by old state and epoch."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.training_data import note as note_training_data
 
-WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
-LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word
+WATCHED_SECONDS = DAY  # after the end of its hold: how long a run is watched that was settled without proof
+LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a final report
 _WARM_SECONDS = 60
-_CRASH_SECONDS = 60  # a command that fails so soon will hardly do better by itself
-_SURPRISE = 0.1  # a speed that is off by more is reported again while the session runs
+_CRASH_SECONDS = 60  # a command that fails within this time will probably fail again
+_SURPRISE = 0.1  # relative difference at which a speed is stored again while the session runs
 
 
 def apply(
     ports: Ports, tx: Connection, live: Sequence[Run], observation: Observation, steps: Sequence[Step], now: int
 ) -> None:
-    """Record checkpoints, heartbeats and what they teach, then carry out ``steps`` in the database.
+    """Record checkpoints, heartbeats and what is learned from them, then apply ``steps`` to the database.
 
-    Checkpoints come first: whether a lane finished is judged by what was recorded, not by what it says.
+    Checkpoints come first, because they decide whether a lane finished its job, not its report.
     """
     reports = observation.heartbeats | observation.results
     for (key, index), report in reports.items():
@@ -86,7 +86,7 @@ def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
         case Finish():
             _finish(ports, tx, step, now)
         case AskStop(lane=int()):
-            pass  # the job's own wish is the record; the run goes on for its other lane
+            pass  # the job's own wish is recorded; the run continues for its other lane
         case AskStop(run=run, why=why) | ForceStop(run=run, why=why):
             if isinstance(run.state, Running):
                 runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
@@ -98,7 +98,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
     run = step.run
     state = run.state
     if step.started is not None and not isinstance(state, Running | Stopping):
-        # The whole session passed between the launch and the first time it was seen.
+        # The whole session passed between its launch and the first observation.
         accepted = run_arrows.accept(state, run.key, step.started)
         runs.change_state(tx, run.key, state, accepted, "accept", now, found_by_key=True)
         state = accepted
@@ -126,7 +126,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
 
 
 def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
-    """Store how a lane ended, and what that means for its job and its pool. Raises Stale."""
+    """Store how a lane ended, and the consequences for its job and its pool. Raises Stale."""
     lane = next(lane for lane in runs.get(tx, run.key).lanes if lane.index == end.index)
     runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
     blamed = _blames_pool(ports, run, end)
@@ -176,9 +176,9 @@ def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -
 
 
 def _report_crashes(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
-    """Write an event when two sessions of a job in a row failed within a minute, whatever their errors say.
+    """Write an event if two sessions of a job in a row failed within a minute, with any errors.
 
-    The rule for the same error twice does not see a crash whose text changes each time.
+    The rule for repeated errors does not notice a crash whose text changes each time.
     """
     reports = runs.last_reports(tx, end.job, 2)
     if len(reports) == 2 and all(map(_is_crash, reports)):
@@ -195,7 +195,7 @@ def _is_crash(report: LaneReport) -> bool:
 
 
 def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
-    """Return whether the pool gave another accelerator than it is declared to have, which is not a fault of the job."""
+    """Return whether the pool gave another accelerator than declared, which is not a fault of the job."""
     pool = ports.pools.get(run.pool)
     promised = pool is not None and bool(pool.options.get("expected_device"))
     return promised and end.outcome is Outcome.FAILED and end.error_class == WRONG_DEVICE
@@ -204,7 +204,7 @@ def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
 def _needs_person(
     ports: Ports, tx: Connection, record: JobRecord, run: Run, end: LaneEnd, failures: int, now: int
 ) -> str:
-    """Return why the job must wait for a person; a session without progress is an event the first time too."""
+    """Return why the job must wait for a person; also write an event for each stalled session."""
     if end.error_class in STALLED_CLASSES and end.outcome is Outcome.FAILED:
         ports.log.warning("job.stalled", job=end.job, run=run.key, rule=end.error_class, why=end.message)
         events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])
@@ -218,28 +218,29 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
     if record is None:
         return
     if manifest.step <= record.done_step or manifest.attempt <= record.fenced_attempt or record.stopped_early:
-        # Of a removed job of this name, or of one that ended at a better checkpoint. Or read late, after a newer one:
-        # progress never goes backwards, but if the newer one turns out to be damaged, this is left to resume from.
+        # It belongs to a removed job of this name, or to a job that was stopped at a better checkpoint, or it was read
+        # after a newer one. Progress never decreases, but if the newer one is damaged, the job can resume from this
+        # one.
         checkpoints.record(tx, manifest, now)
         return
     if checkpoints.record(tx, manifest, now):
         jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
-        for waiting in jobs.everything(tx):  # what waited for this progress gets an event, which has it planned too
+        for waiting in jobs.everything(tx):  # an event for each job whose gate opens, so that a plan is made
             gate = waiting.spec.gate
             if gate is not None and gate.parent == manifest.job and isinstance(waiting.state, Queued):
                 needed = gate.step_of(record.spec.target_step)
                 if record.done_step < needed <= manifest.step:
                     events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=manifest.step)
         early_stops.consider(ports, tx, manifest.job, now)
-        # As one field: names that scripts choose must not become names of arguments.
+        # As one field: scripts choose these names, which must not become argument names.
         metrics = dict(manifest.metrics)
         ports.log.info("checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, metrics=metrics)
 
 
 def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
-    """Believe what a session says of the checkpoints that it was given to start from, and of no others."""
+    """Quarantine checkpoints that a session reports as damaged, if it was told to start from them."""
     restored = runs.restore_keys(tx, report.run, report.job)
-    if restored is None:  # launched by an older version, or before the backup that was restored
+    if restored is None:  # launched by an older version, or before a restored backup
         restored = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
     for accused in report.bad_manifests:
         if accused.manifest in restored:
@@ -247,7 +248,7 @@ def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None
 
 
 def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
-    """Keep a checkpoint from every job, and step its own job back to the newest that is good."""
+    """Withhold a checkpoint from all jobs, and set its own job back to the newest good one."""
     named = split_key(key)
     stored = checkpoints.find(tx, key) if named is not None else None
     if named is None or stored is None or stored.state != "good":
@@ -263,7 +264,7 @@ def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> No
 
 
 def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now: int) -> None:
-    """Store what a lane reported about a step, for the job's curve."""
+    """Store the training metrics that a lane reported, for charts."""
     if report.step is not None:
         at = now if report.at is None else min(now, report.at)
         data = {name: getattr(report, name) for name in series.FIGURES}
@@ -272,10 +273,10 @@ def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now:
 
 
 def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord, report: LaneReport, now: int) -> None:
-    """Learn from a lane's last word; from a heartbeat, once it shows a speed, when nothing better is known yet.
+    """Learn from the final report of a lane, or from a heartbeat with a speed if nothing better is known.
 
-    What a heartbeat taught is a first impression, which the same session replaces: by its last word, and before if it
-    turns out faster or slower.
+    What was learned from a heartbeat is replaced by the same session: by its final report, or earlier if its speed
+    changes.
     """
     pool = ports.pools.get(run.pool)
     if pool is None or lane.outcome is not None:
@@ -290,14 +291,14 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
         and record.spec.whole
         and (report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint")
     ):
-        # It was not through and needs longer than others like it: it has all the time that its definition gives.
+        # It was cut off and needs longer than similar jobs: its next session gets the time of its definition.
         rates.put(tx, replace(rate, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
         return
     first_impression = rate is not None and rate.samples == 1 and rate.at > run.planned_start
     if still_runs and rate is not None and rate.samples:
         speed = _alone(report.steps_per_second or 0.0, run, lane, record, pool)
         if not first_impression or abs(speed - rate.steps_per_second) <= _SURPRISE * rate.steps_per_second:
-            return  # as most heartbeats find: nothing else is read for them
+            return  # the usual case: nothing else is read
     sample = _sample(ports, pool, run, lane, record, report, rate)
     if all(value is None for value in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
@@ -308,13 +309,13 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     learned = learn(before, sample)
     rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
     if still_runs and learned.samples:
-        # An event, so that a plan is made at once: the current one rests on a guess.
+        # An event, so that a new plan is made at once: the present one is based on a guess.
         data = {"pool": run.pool, "steps_per_hour": round(3_600 * learned.steps_per_second, 1), "run": run.key}
         events.write(tx, "job.speed", lane.job, now, "daemon", data)
 
 
 def _is_warm(report: LaneReport) -> bool:
-    """Whether a session has trained long enough to show its speed: the first steps compile and fill caches."""
+    """Return whether a session has trained long enough to show its speed: the first steps compile and fill caches."""
     if report.checkpoint_seconds is not None:
         return True
     if report.at is None or report.started_at is None or report.setup_seconds is None:
@@ -325,11 +326,11 @@ def _is_warm(report: LaneReport) -> bool:
 def _sample(
     ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: LaneReport, before: RateRecord | None
 ) -> Sample:
-    """Return what a report shows."""
+    """Return the measurements in a report."""
     speed, setup = report.steps_per_second, report.setup_seconds
     started, ended = report.started_at, report.ended_at
     platform = ports.platforms.get(run.pool)
-    # How long a person lets an offered session lie says nothing of the next one; a running session has no delay.
+    # The time until a person starts an offered session says nothing about the next one; a running session has no delay.
     waits_for_person = platform is not None and platform.capabilities.needs_person
     knows_no_delay = waits_for_person or lane.begun_at is not None
     return Sample(
@@ -344,7 +345,7 @@ def _sample(
 
 
 def _was_cut_off(report: LaneReport, rate: RateRecord | None) -> bool:
-    """Whether a session that never reported was cut off in its set-up: all that tells how long that takes.
+    """Return whether a session without measurements was cut off in its set-up, which took at least that long.
 
     A command that failed, was stopped or saved without a word shows no set-up. One that was started and never reported
     may need more time: that is believed of a job that has never trained here, and no other learns from it (overheads).
@@ -361,7 +362,7 @@ def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) ->
 
 
 def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: str = "") -> None:
-    """End a run that was never started: release its hold and free its jobs; ``park`` names who holds them instead."""
+    """End a run that was never started: release its hold and free its jobs, or hold them in the name of ``park``."""
     for lane in run.lanes:
         end = LaneEnd(lane.index, lane.job, Outcome.REJECTED, None, None, why)
         if park:
@@ -373,9 +374,9 @@ def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: 
     _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)
 
 
-# A run's deadline and its hold move, with a session that waits or that began late.
+# Deadline and hold of a run move with a session that waits, or that began late.
 def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
-    """Move a waiting run's hold to where it ends if it starts soon; ask it to leave when its pool has no room then."""
+    """Move a waiting run's hold to the time it needs if it starts soon; stop it if its pool has no room then."""
     run, pool = step.run, ports.pools.get(step.run.pool)
     if step.deadline == run.deadline:
         return
@@ -389,7 +390,7 @@ def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
 
 
 def extend(ports: Ports, steps: Sequence[Step], now: int) -> None:
-    """Tell platforms the deadlines that waiting sessions have now; only what is held by then is granted."""
+    """Tell platforms the new deadlines of waiting sessions, as far as the ledger holds that time."""
     wanted = {step.run.key: step for step in steps if isinstance(step, Postpone)}
     if not wanted:
         return
@@ -402,7 +403,7 @@ def _extend(ports: Ports, run: Run, now: int) -> None:
     platform = cast("Extends", ports.platforms[run.pool])
     try:
         border.call(run.pool, "extend", lambda: platform.extend(run.key, run.deadline, now))
-    except PlatformError as error:  # it keeps the deadline it had, and is reported again
+    except PlatformError as error:  # it keeps its deadline, and is reported again
         ports.log.warning("extend.failed", run=run.key, why=str(error))
 
 
@@ -417,7 +418,7 @@ def _move(tx: Connection, run: Run, start: int, deadline: int, now: int, *, star
 
 
 def _no_room(tx: Connection, run: Run, pool: Pool, length_seconds: int, starts: tuple[int, ...]) -> str:
-    """Return what leaves no room for a session that begins at one of these instants; "" when there is room."""
+    """Return what limits the room for a session that begins at one of these instants, "" if there is room."""
     pool = prices.priced(tx, {pool.name: pool})[pool.name]
     booked = ledger.charges(tx, starts[0] - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     possible = watched.possible_charges(tx).get(pool.name, ())

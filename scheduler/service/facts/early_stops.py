@@ -1,4 +1,4 @@
-"""Early stops: end jobs that have learned enough by their owner's rule, at their best checkpoint."""
+"""Early stops: end jobs at their best checkpoint when their stop rules apply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.store.jobs import JobRecord
 
 
 def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress:
-    """Return how a job stands by its stop rule; nothing has been seen of one without a rule."""
+    """Return the progress of a job by its stop rule; empty without a rule."""
     if spec.stop is None:
         return Progress()
     metric = spec.stop.metric
@@ -34,7 +34,7 @@ def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress
 
 
 def measured(tx: Connection, job: str, metric: str, fenced_attempt: int = 0) -> list[tuple[int, CheckpointRecord]]:
-    """Return a job's checkpoints that have a metric, by step; of a step that was trained twice, the later attempt."""
+    """Return (step, checkpoint) of a job's checkpoints with a metric; of a repeated step the later attempt."""
     history = {
         record.manifest.step: record
         for record in reversed(checkpoints.everything(tx, job))
@@ -46,7 +46,7 @@ def measured(tx: Connection, job: str, metric: str, fenced_attempt: int = 0) -> 
 
 
 def consider(ports: Ports, tx: Connection, name: str, now: int) -> None:
-    """End a job whose newest checkpoint shows that it has learned enough; a running session saves and leaves first."""
+    """End a job if its stop rule applies; a running session first saves and exits."""
     record = jobs.get(tx, name)
     if record.spec.stop is None or record.done_step >= record.spec.target_step:
         return
@@ -58,10 +58,10 @@ def consider(ports: Ports, tx: Connection, name: str, now: int) -> None:
 
 
 def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) -> None:
-    """Make a job done at its best checkpoint, whose step becomes its target; what is left is not trained."""
+    """Make a job done at its best checkpoint, whose step becomes its target step."""
     name, full = record.spec.name, record.spec.target_step
     best = standing(tx, record.spec, record.fenced_attempt).best
-    if best is None:  # found damaged since
+    if best is None:  # it was found to be damaged since
         newest = checkpoints.newest(tx, name, 1)[0].manifest
         best = Scored(newest.key, newest.step, 0.0)
     spared = round((full - record.done_step) / _steps_per_second(tx, record))
@@ -85,16 +85,16 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
 
 
 def _steps_per_second(tx: Connection, record: JobRecord) -> float:
-    """Return the measured speed on the job's last pool, else its best one, else what its definition says."""
+    """Return the measured speed on the job's last pool, else the best measured one, else that of its definition."""
     speeds = {rate.pool: rate.steps_per_second for rate in rates.of_job(tx, record.spec.name) if rate.samples}
     guess = max(speeds.values(), default=record.spec.steps_per_hour / HOUR)
     return speeds.get(record.last_pool or "", guess)
 
 
 def undo(tx: Connection, record: JobRecord, now: int, by: str) -> None:
-    """Let a job that was stopped early go on to its full target from its newest checkpoint, without its stop rule.
+    """Let a job that was stopped early continue to its full target from its newest checkpoint, without its stop rule.
 
-    The candidate of a sweep is no longer compared; the budget of the sweep still holds.
+    A candidate of a sweep is not compared any more; the budget of the sweep still applies.
     """
     if isinstance(record.state, Done) and record.state.full_target_step is not None:
         rules = {"stop": None, "halving": halvings.left(record.spec)}

@@ -23,7 +23,7 @@ from scheduler.store.jobs import JobRecord
 
 
 def pause(spec: JobSpec) -> tuple[str, int | None]:
-    """Return why a job that reached its target is done, and its full target; "" and None where that is its target."""
+    """Return why a job at its target is done, and its full target step; "" and None if these are the same."""
     rule = spec.halving
     if rule is None or rule.left_at is not None or spec.target_step >= rule.rungs[-1]:
         return "", None
@@ -38,19 +38,22 @@ def left(spec: JobSpec) -> Halving | None:
 
 
 def due(ports: Ports, tx: Connection) -> list[str]:
-    """Return the sweeps with a decision to store. Most are stored when a session ends; some follow from requests."""
+    """Return the sweeps with a decision to store.
+
+    Most are stored when a session ends, the others follow from requests.
+    """
     return [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
 
 
 def look(ports: Ports, sweeps: Sequence[str], now: int) -> None:
-    """Decide these sweeps."""
+    """Decide on these sweeps."""
     for sweep in sweeps:
         with ports.write() as tx:
             consider(ports, tx, sweep, now)
 
 
 def consider(ports: Ports, tx: Connection, sweep: str, now: int) -> None:
-    """Promote the candidates of a sweep that are among the best of their rung, and end those that are not."""
+    """Promote the candidates of a sweep that are among the best of their rung, and end the others."""
     members = jobs.candidates(tx).get(sweep, []) if sweep else []
     decision = _decision(ports, tx, members)
     for record in members:
@@ -71,7 +74,7 @@ def consider(ports: Ports, tx: Connection, sweep: str, now: int) -> None:
 
 
 def _decision(ports: Ports, tx: Connection, members: Sequence[JobRecord]) -> Decision:
-    """Return which jobs to promote and to drop: none while the budget leaves no useful session."""
+    """Return the jobs to promote and to drop; none while the budget does not allow a useful session."""
     present = [(record, record.spec.halving) for record in members if record.removed_at is None]
     candidates = [
         SweepCandidate(record.spec.name, rung_of(rule, record.spec.target_step), state, value)
@@ -99,20 +102,20 @@ def _state(record: JobRecord) -> Literal["trains", "waits", "out"]:
 
 
 def _value(tx: Connection, record: JobRecord) -> float | None:
-    """Return the metric of a job at its target step, None where its checkpoint has none or is no longer good."""
+    """Return the metric of a job at its target step, None if that checkpoint is not good or lacks the metric."""
     saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint and not record.result_lost else None
     rule = record.spec.halving
     return saved.manifest.metrics.get(rule.metric) if rule is not None and saved is not None else None
 
 
-# Budgets: what sessions were charged, hold and may still be charged counts, on each device.
+# Budgets: charges, holds and possible charges of sessions count, on each device.
 def is_candidate(record: JobRecord) -> bool:
-    """Return whether a job is one of a sweep that is halved."""
+    """Return whether a job is a candidate of a sweep that is halved."""
     return record.spec.halving is not None
 
 
 def budgets(tx: Connection) -> dict[str, int]:
-    """Return by sweep the device seconds that its budget leaves."""
+    """Return by sweep the device seconds that remain of its budget."""
     return {sweep: _left_seconds(tx, members) for sweep, members in jobs.candidates(tx).items()}
 
 
@@ -132,12 +135,12 @@ def _left_seconds(tx: Connection, members: Sequence[JobRecord]) -> int:
 
 
 def least_seconds(spec: JobSpec) -> int:
-    """Return the shortest session that is useful to a job: its set-up and a save."""
+    """Return the shortest useful session of a job in seconds: its set-up and one save."""
     return spec.setup_seconds + spec.checkpoint_seconds
 
 
 def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int], pools: Mapping[str, Pool]) -> BudgetSpent | None:
-    """Return why a job without a session waits for a larger budget; None where enough is left for one on any pool."""
+    """Return why a job waits for a larger budget, None if a useful session on some pool is possible."""
     spec, left_seconds = record.spec, left_by_sweep.get(record.spec.sweep, 0)
     overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
     enough = left_seconds // spec.needs.devices_min >= least_seconds(spec) + overrun
@@ -147,7 +150,7 @@ def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int], pools: Map
 
 
 def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
-    """Return for how many seconds the budgets of their sweeps let jobs have so many devices each; None: no budget."""
+    """Return the seconds for which the sweeps' budgets allow jobs so many devices each; None without budgets."""
     devices: Counter[str] = Counter()
     for spec, count in lanes:
         if spec.halving is not None:
@@ -159,7 +162,7 @@ def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
 
 
 def latest_deadline(tx: Connection, run: Run, wanted: int, now: int) -> int:
-    """Return the deadline of a waiting run that is held from now on: ``wanted``, or sooner by its jobs' budgets."""
+    """Return the deadline of a waiting run whose hold begins now: ``wanted``, or earlier by the budgets of its jobs."""
     lanes = [(jobs.get(tx, lane.job, removed=True).spec, len(lane.devices)) for lane in run.lanes]
     more = longest(tx, lanes)
     if more is None:

@@ -210,7 +210,7 @@ def _late(pool: str, action: str) -> PlatformError:
 
 def _sighting(session: Observed) -> Sighting:
     return Sighting(
-        cast("SightingState", session.state.value),  # the border lets none through that is unclear
+        cast("SightingState", session.state.value),  # the border rejects unclear sessions
         session.remote_id,
         session.started,
         session.ended,
@@ -373,13 +373,13 @@ def missing_components(ports: Ports, manifest: Manifest) -> str:
     return ""
 
 
-# Late checkpoints: found when a run is over for the books, after a restore or when a session was given up too early.
+# Late checkpoints: found after the run was settled, after a restore, or after a session was given up too early.
 #
-# No run is left that would close its jobs with what is found, so a job whose target is among it is finished here.
+# No run is left that could finish their jobs, so a job that reached its target is finished here.
 def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:
-    """Record the checkpoints of these jobs that are not known yet; False when the store did not tell them all.
+    """Record the unknown checkpoints of these jobs; return False if the store could not list all of them.
 
-    ``ahead`` is how many attempts of each there may have been that our books forgot.
+    ``ahead`` is the number of attempts of each job that may be missing in our ledger.
 
     Raises Fenced and other StoreFailures.
     """
@@ -397,7 +397,7 @@ def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) 
 
 
 def _finish_late(tx: Connection, name: str, now: int) -> None:
-    """Finish a job that reached its target. A session that trains it further for nothing is asked to leave."""
+    """Finish a job that reached its target; a session that still trains it is asked to exit."""
     job = jobs.find(tx, name)
     if job is None or job.done_step < job.spec.target_step:
         return
@@ -416,17 +416,17 @@ def _finish_late(tx: Connection, name: str, now: int) -> None:
 # checkpoints have arrived. Missing ones are fetched again, less often each time; after PATIENCE_SECONDS they are lost,
 # which is an event.
 class Homecoming:
-    """Keeps when to fetch again; this may be lost. The event log has the time since which outputs are awaited."""
+    """Keeps when to fetch again, which may be lost. The event log has the time since which outputs are awaited."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._next: dict[str, tuple[int, int, str]] = {}  # by run: pause, when it is over, why
-        self.read: set[str] = set()  # runs that are home, about which the store has not told all yet
-        self.answers: dict[str, Observation] = {}  # by question: the answers of earlier cycles
-        self.fresh: dict[str, Observation] = {}  # the same of the look that is going on
+        self.read: set[str] = set()  # runs that are home, about which the store has not answered everything yet
+        self.answers: dict[str, Observation] = {}  # by query: the answers of earlier cycles
+        self.fresh: dict[str, Observation] = {}  # the same for the observation in progress
 
     def is_due(self, run: Run, observation: Observation, now: int) -> bool:
-        """Return whether to fetch the run's outputs now; if not, the last error stays in ``seen.awaited``."""
+        """Return whether to fetch the run's outputs now; if not, the last error is put into ``observation.awaited``."""
         if run.key in self.read:
             return False
         _, at, why = self._next.get(run.key, (0, 0, ""))
@@ -435,9 +435,10 @@ class Homecoming:
         return now >= at
 
     def judge(self, over: Sequence[Run], stored: LiveJobs, observation: Observation, now: int) -> None:
-        """Move runs from ``seen.awaited`` to ``seen.lost`` after PATIENCE_SECONDS.
+        """Move runs from ``observation.awaited`` to ``observation.lost`` after PATIENCE_SECONDS.
 
-        Runs whose lanes report missing checkpoints come first. ``over`` are ended runs and those with a final report.
+        First add the runs whose lanes report missing checkpoints. ``over`` are ended runs and those with a final
+        report.
         """
         self.read = {run.key for run in over} & observation.home & observation.late
         self.answers, self.fresh = self.fresh, {}

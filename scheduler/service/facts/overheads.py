@@ -1,4 +1,4 @@
-"""Overheads: what a session of a job on a pool is believed to lose before, between and after its training."""
+"""Overheads: the time that a session of a job on a pool loses before, between and after its training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler.store.rates import RateRecord
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """``setup_seconds`` lie between the launch and the first step; the sigmas are relative spreads between sessions."""
+    """``setup_seconds`` are from the launch to the first step; the sigmas are relative differences between sessions."""
 
     setup_seconds: int
     setup_sigma: float
@@ -30,7 +30,7 @@ class Overhead:
 
     @property
     def closing_seconds(self) -> int:
-        """What a session's last checkpoint is given: what nine in ten take, and a quarter over the mean at least."""
+        """The seconds reserved for the last checkpoint: the 90 % quantile, at least a quarter above the mean."""
         sure = within(self.checkpoint_seconds, self.checkpoint_sigma)
         return max(sure, ceil(CLOSING * self.checkpoint_seconds))
 
@@ -39,14 +39,14 @@ _PARTS = tuple(field.name for field in fields(Overhead))
 
 
 class Overheads:
-    """Beliefs by job and pool, from what was measured and, until then, from what was declared.
+    """Estimates by job and pool: from measurements, or else from what was declared.
 
-    A job that has not run on a pool is believed to lose there what is declared, or what the others that have trained
-    there usually lose if that is more. What a job never reached is no measurement for others. Its save takes nowhere
-    less than where it took least: a large checkpoint is large everywhere.
+    For a job that has not run on a pool, the estimate is the declared time, or the median of the jobs that have trained
+    there if that is longer. Only parts that a job has reached are measurements for others. A save is never estimated
+    below the job's shortest one on any pool: a large checkpoint is large everywhere.
 
-    ``queues`` has by pool the seconds from launch to start of the session that waits there longest, as its platform
-    expects it: so long a further one is believed to wait, if nothing worse was seen.
+    ``queues`` has the longest expected time in the queue by pool, in seconds from launch to start; it is a lower bound
+    of the delay there.
     """
 
     def __init__(self, measured: Mapping[tuple[str, str], RateRecord], queues: Mapping[str, int] | None = None) -> None:
@@ -57,7 +57,7 @@ class Overheads:
 
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
-        """What jobs that have trained on a pool usually lose there: delay, set-up, checkpoint."""
+        """The median of delay, set-up and checkpoint seconds by pool, of jobs that have trained there."""
         by_pool: dict[str, list[RateRecord]] = {}
         for (_, pool), rate in self.measured.items():
             if rate.samples:
@@ -72,7 +72,7 @@ class Overheads:
 
     @cached_property
     def _saves(self) -> dict[str, int]:
-        """The shortest save that was seen of each job, on whichever pool."""
+        """The shortest save of each job on any pool, in seconds."""
         shortest: dict[str, int] = {}
         for (job, _), rate in self.measured.items():
             if rate.samples:
@@ -80,9 +80,9 @@ class Overheads:
         return shortest
 
     def on(self, spec: JobSpec, pools: Sequence[Pool]) -> dict[str, Any]:
-        """Return each part of an Overhead by pool, as JobView names them; what was never measured shares one answer.
+        """Return each part of an Overhead by pool, as in JobView; jobs without measurements share their results.
 
-        Among 1,000 jobs and 200 pools hardly any pair was measured, and a belief of each pair would fill the memory.
+        With 1,000 jobs and 200 pools few pairs are measured, and an estimate for each pair would fill the memory.
         """
         alike = (spec.setup_seconds, spec.checkpoint_seconds, *(pool.name for pool in pools))
         lost = None if spec.name in self._jobs else self._alike.get(alike)
@@ -94,14 +94,14 @@ class Overheads:
         return lost
 
     def of(self, spec: JobSpec, pool: Pool) -> Overhead:
-        """Return what is believed of a job on a pool: what was seen, as long as the pool's longest session is worth it.
+        """Return the estimate for a job on a pool, limited so that the pool's longest session stays useful.
 
-        One session that hung must not shut the pool to its job: nothing could be seen there again that teaches better.
+        Otherwise a single session that hung would exclude the job from the pool, and no measurement could correct that.
         """
-        # Here, as in the snapshot: a daemon starts without the planner.
+        # Imported here, because the daemon starts without the planner.
         from scheduler.planner.model.session_yield import longest, terms_of
 
-        def room_beside(checkpoint: int) -> int:  # in the longest session, beside the least training worth a launch
+        def room_beside(checkpoint: int) -> int:  # in the longest session, without the shortest useful training
             return longest(pool) - terms_of(0, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
 
         rate = self.measured.get((spec.name, pool.name))
@@ -120,7 +120,7 @@ class Overheads:
         )
 
     def prior(self, spec: JobSpec, pool: Pool) -> Estimate:
-        """Return what is believed of a job that has not run on a pool."""
+        """Return the estimate for a job that has not run on a pool."""
         delay, setup, checkpoint = self._usual.get(pool.name, (0, 0, 0))
         return Estimate(
             steps_per_second=0.0,
@@ -132,28 +132,28 @@ class Overheads:
         )
 
 
-# Patience: how long a command is given before its session is taken for one that makes no progress.
+# Patience: the time after which a session counts as stalled.
 #
-# Each bound grows from what is known of the job, so that what is slow by nature is not taken for dead:
+# Each bound grows with what is known of the job, so that a slow job does not count as stalled:
 #
-# - First progress: four times what nine in ten set-ups take, and a quarter of an hour at least. A command that never
-#   reported may be one that works without a word: it is given half more than all its work should take, for at most two
-#   hours. One that has saved and never reported is such a command, and only its checkpoints are looked at.
-# - Progress: half an hour, four steps, four saves, or four times the longest pause of earlier sessions that ended well.
-# - A checkpoint: a command that ran for longer than nine in ten set-ups and a save take has had time for one. So has
-#   one that ran for three quarters of the longest session of its pool, unless more set-up than that was declared:
-#   sessions that were cut off before their first step would otherwise make the bound longer than any session.
+# |- First progress: four times the 90 % quantile of set-ups, and at least 15 minutes. A command that never reported may
+# | be one that does not report: it gets 1.5 times the expected time of all its work, at most two hours. One that has |
+# saved and never reported is such a command, and only its checkpoints count. |- Progress: half an hour, four steps,
+# four saves, or four times the longest pause of earlier sessions that ended well. |- A checkpoint: a command that ran
+# longer than the 90 % quantile of a set-up and a save had time for one. So had one | that ran for three quarters of the
+# longest session of its pool, unless a longer set-up was declared: sessions that | were cut off before their first step
+# would otherwise make the bound longer than any session.
 #
-# A job that is run whole tells nothing on its way and is judged by one thing: whether it had the time it asked for.
+# A single-session job reports nothing in between; only whether it had the time it asked for counts.
 #
-# Where the clock runs faster than real time a bound holds some real seconds at least: a process takes those to start.
+# On a scaled clock each bound is at least some real seconds, because a process needs these to start.
 FIRST_PROGRESS_SECONDS, NO_PROGRESS_SECONDS = 900, 1_800
 SILENT_SECONDS_MAX = 2 * HOUR
 _OFTEN = 4
-_BOUND_MAX = 30 * DAY  # whatever a session or a definition says
+_BOUND_MAX = 30 * DAY  # the maximum for any report or definition
 _SILENT_SLACK = 1.5
-_LONG_ENOUGH = 0.75  # of a pool's longest session
-# Real seconds, where the clock is scaled.
+_LONG_ENOUGH = 0.75  # share of a pool's longest session
+# Real seconds; used if the clock is scaled.
 _WATCH_WALL, _SAVE_WALL = 8.0, 1.5
 
 
@@ -167,11 +167,11 @@ def patience(
     quiet_seconds: float,
     scale: float,
 ) -> dict[str, Any]:
-    """Return the ``stall`` part of a lane's orders, in scheduled seconds and counts; None: that rule is off.
+    """Return the ``stall`` part of a lane's launch document, in scheduled seconds and counts; None: that rule is off.
 
     ``quiet_seconds`` is the longest time between two steps in the job's last sessions that ended well.
     """
-    from scheduler.planner.model.session_yield import longest  # here: a daemon starts without the planner
+    from scheduler.planner.model.session_yield import longest  # here: the daemon starts without the planner
 
     own, stall = measured.get((spec.name, pool.name)), spec.stall
     speed = own.steps_per_second if own is not None and own.samples else spec.steps_per_hour / HOUR * pool.speed
@@ -179,7 +179,7 @@ def patience(
         "idle_seconds": _bound(stall.idle_seconds, None, _WATCH_WALL, scale),
         "idle_below": stall.idle_below,
     }
-    if spec.whole:  # it reports and saves nothing until its end; one that was cut after all its time is reported
+    if spec.whole:  # it reports and saves nothing before its end; the limit applies to its whole time
         ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
         return {
             "first_progress_seconds": None,
@@ -212,23 +212,23 @@ def quiet_seconds(reports: Iterable[LaneReport]) -> float:
 
 
 def _bound(chosen: int | None, estimate: float | None, wall_seconds: float, scale: float) -> int | None:
-    """Return what a person chose (zero: nothing), or what is known."""
+    """Return a bound in scheduled seconds: ``chosen`` by a person, or else the estimate; None for zero."""
     bound = estimate if chosen is None else chosen
     if not bound:
         return None
     return round(min(_BOUND_MAX, bound if scale == 1 else max(bound, wall_seconds * scale)))
 
 
-# What the adviser adds to a snapshot: speeds of jobs on pools where they never ran, and why a job does not fit.
+# The adviser's part of a snapshot: speeds of jobs on pools where they never ran, and why a job does not fit.
 ALIKE_SIGMA = 0.1
 """Relative error of a speed that other jobs of the same kind showed on the same card."""
 ELSEWHERE_SIGMA = 0.2
 """Relative error of an advised speed that was scaled by what the job, or one of its kind, showed on another card."""
-_STEPS_A_SAMPLE = 20  # a session's speed rests on that many steps at least
+_STEPS_A_SAMPLE = 20  # steps on which the measured speed of a session is based at least
 
 
 def card_of(pool: Pool) -> Card | None:
-    """Return the card of a pool, by the device that its sessions expect or by its accelerator's name."""
+    """Return the card of a pool, by its expected device or by its accelerator's name; None if it is not known."""
     from jobs.advice.shape import recognised
 
     for words in (pool.options.get("expected_device", ""), pool.accelerator):
@@ -238,7 +238,7 @@ def card_of(pool: Pool) -> Card | None:
 
 
 class Priors:
-    """Speeds of jobs on pools where they never ran: the adviser's, corrected by what runs of the same kind showed."""
+    """Speeds of jobs on pools where they never ran: the adviser's predictions, corrected by similar runs."""
 
     def __init__(self, measurements: Sequence[Measurement] = ()) -> None:
         self._measurements = tuple(measurements)
@@ -247,7 +247,8 @@ class Priors:
     def of(self, spec: JobSpec, pools: Iterable[Pool]) -> dict[str, tuple[float, float]]:
         """Return steps per second on one device of each pool, and their relative error.
 
-        The adviser's, where it knows the pool's card and the job is our trainer's; else what the definition guessed.
+        They are predicted if the adviser knows the pool's card and the job uses our trainer; otherwise they are the
+        definition's guess.
         """
         guess = spec.steps_per_hour / 3_600
         guesses = {pool.name: (guess * pool.speed, PRIOR_SIGMA) for pool in pools}
@@ -265,7 +266,7 @@ class Priors:
         if setup is None:
             return guess
         estimate = self._predictions.get((setup, card.name))
-        if estimate is None:  # many jobs are of one kind
+        if estimate is None:  # many jobs have the same setup
             estimate = self._predictions[setup, card.name] = self._advised(setup, card)
         return estimate
 
@@ -280,12 +281,12 @@ class Priors:
 
 
 def is_advised(spec: JobSpec) -> bool:
-    """Return whether the adviser may know anything of a job; it is loaded for no other."""
+    """Return whether the adviser may know a job; it is imported only for such jobs."""
     return any(word.endswith("trainers/finetune.py") for word in spec.command)
 
 
 def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
-    """Return what is too big for the roomiest of the pools and what would fit; nothing where one is roomy enough."""
+    """Return what does not fit into the largest of the pools, and what would fit; "" if the job fits a pool."""
     if not is_advised(spec) or any(pool.vram_gib >= spec.needs.vram_gib for pool in pools):
         return ""
     by_memory = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]
@@ -303,9 +304,9 @@ def seen_of_runs(
     pools: Mapping[str, Pool],
     peaks: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[Measurement, ...]:
-    """Return what sessions of ours measured, as the adviser takes it; ``measured`` and ``peaks`` by job and pool.
+    """Return the measurements of our sessions for the adviser; ``measured`` and ``peaks`` are by job and pool.
 
-    ``peaks`` are bytes that torch had in use: what libraries take beside it is added.
+    ``peaks`` are bytes that torch used; the memory of libraries is added.
     """
     advised = {spec.name: spec for spec in specs if is_advised(spec)}
     if not advised:

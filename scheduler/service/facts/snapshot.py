@@ -1,4 +1,4 @@
-"""Snapshot: one read transaction turned into the frozen input of the planner."""
+"""Snapshot: the frozen input of the planner, from one read transaction."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from scheduler.store import (
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 
-_TOLERANCE = 1e-9  # steps, as the planner counts the gate's
-_LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
+_TOLERANCE = 1e-9  # steps; the same as the planner's for gates
+_LEFT_OVER = 0.04  # part of its model's weight that an evaluation has while its deadline is far
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
-    """Build the planner's input from the database alone."""
-    # Here, because sessions wait to be adopted while a daemon starts, which is not planned for.
+    """Return the planner's input, from the database alone."""
+    # Imported here: a daemon that starts adopts sessions first, and needs no planner for that.
     from scheduler.planner.model.urgency import with_urgency
 
     return with_urgency(gather(tx, pools, now, horizon_seconds, {}))
@@ -62,9 +62,10 @@ def gather(
     faults: dict[str, str],
     read_secret: Callable[[str], object] = str,
 ) -> Snapshot:
-    """Return the input without urgencies; a job that cannot be seen as one is left out, and ``faults`` say why.
+    """Return the input without urgencies; jobs that cause an error are left out, and ``faults`` gets the error by job.
 
-    ``read_secret`` raises ConfigError for one that the daemon does not have; who is not the daemon takes all for there.
+    ``read_secret`` raises ConfigError for a secret that the daemon does not have. By default all secrets count as
+    present.
     """
     pools = prices.priced(tx, pools)
     records = jobs.everything(tx)
@@ -78,7 +79,7 @@ def gather(
     closures, paused = limits.closures(tx), limits.paused(tx)
     if paused is not None:
         closures = dict.fromkeys(pools, (None, paused.why))
-    # A closure without an end is asked again a day from now.
+    # A closure without an end is checked again in a day.
     ends = {name: now + DAY if until is None else until for name, (until, _) in closures.items()}
     closed_until = {name: until for name, until in ends.items() if until > now}
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
@@ -112,7 +113,7 @@ def gather(
         return by_fraction(job_view(replace(record, done_step=0), pools, overheads, None, read_secret, priors), targets)
 
     lives: dict[str, list[LiveRun]] = {name: [] for name in pools}
-    blind: dict[str, str] = {}  # pools that are left out: what runs there cannot be seen
+    blind: dict[str, str] = {}  # pools that are left out because a session there causes an error
     for run in live:
         if run.pool in lives:
             with isolated(blind, run.pool):
@@ -139,7 +140,7 @@ def gather(
 
 
 def by_fraction(view: JobView, targets: Mapping[str, int]) -> JobView:
-    """Return a job whose gate, where it is a step, is the fraction of its parent's present target."""
+    """Return a job whose gate is a fraction of its parent's target, if it was given as a step."""
     gate = view.gate
     if gate is None or gate.step is None:
         return view
@@ -147,7 +148,7 @@ def by_fraction(view: JobView, targets: Mapping[str, int]) -> JobView:
 
 
 def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
-    """Return by pool the longest wait in its platform's queue that is expected of a session, from launch to start."""
+    """Return by pool the longest expected time in its platform's queue, in seconds from launch to start."""
     waits, longest = queue_waits.of(tx, [run.key for run in live]), dict[str, int]()
     for run in live:
         if (wait := waits.get(run.key)) and wait.starts_at is not None:
@@ -156,10 +157,10 @@ def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
 
 
 def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
-    """Yield the views; until the last day before its deadline an evaluation takes only hours that training leaves.
+    """Yield the views; an evaluation gets only unused hours until the last day before its deadline.
 
-    From then on, and as soon as a job waits for its verdict, it weighs what its model does, and its deadline is kept.
-    With its deadline it would be planned before all jobs that have none.
+    From then on, and if a job waits for its result, it has its model's weight and its deadline. With its deadline it
+    would be planned before all jobs without one.
     """
     patient = {
         record.spec.name: record.spec.start_from.parent
@@ -175,13 +176,13 @@ def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: 
 
 
 def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -> AwaitsVerdict | None:
-    """Return why a job waits that starts from an accepted version, of which its parent has none yet."""
+    """Return why a job waits that starts from an accepted version, if its parent has none yet."""
     start = record.spec.start_from
     if start is None or start.at != "accepted" or start.parent not in gated or record.done_step:
         return None
     parent = jobs.find(tx, start.parent)
     if parent is None or not parent.done_step or versions.newest_accepted(tx, start.parent) is not None:
-        return None  # before its first checkpoint it waits for that
+        return None  # before its parent's first checkpoint, the gate is the reason
     newest = next(reversed(versions.everything(tx, start.parent)), None)
     return AwaitsVerdict(start.parent, newest.name if newest else "", newest.state if newest else "")
 
@@ -206,9 +207,9 @@ def job_view(
     read_secret: Callable[[str], object] = str,
     priors: Priors | None = None,
 ) -> JobView:
-    """Return an open job as the planner sees it; ``running`` is the launch key of its live run.
+    """Return an open job as the planner's input; ``running`` is the run ID of its live run.
 
-    ``read_secret`` is that of :func:`gather`; ``priors`` are the speeds of what never ran.
+    ``read_secret`` is that of :func:`gather`; ``priors`` are the speeds of jobs without measurements.
     """
     spec, state = record.spec, record.state
     blocked: Reason | None = None
@@ -225,7 +226,7 @@ def job_view(
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
     if spec.requirements is not None:
-        lock = spec.requirements  # before they are locked, they may be for every pool
+        lock = spec.requirements  # before they are locked, any pool may be used
         options = {name: options_for(spec, pools[name].platform, pools[name].options) for name in allowed}
         if lock.digest:
             allowed = [name for name in allowed if has_lock(pools[name].platform, options[name], lock.targets)]
@@ -235,7 +236,7 @@ def job_view(
     if spec.secrets:
         lacking = {name: missing for name in allowed if (missing := lacks_secrets(spec, pools[name], read_secret))}
         if allowed and len(lacking) == len(allowed) and blocked is None:
-            blocked = min(lacking.values(), key=lambda missing: missing.pool != "")  # a file is made more easily
+            blocked = min(lacking.values(), key=lambda missing: missing.pool != "")  # a file is created most easily
         allowed = [name for name in allowed if name not in lacking]
     usable = [pools[name] for name in allowed]
     reference_rate, rates_by_pool = _rates(spec, usable, overheads.measured, priors or Priors())
@@ -250,7 +251,7 @@ def job_view(
         **overheads.on(spec, usable),
         device_speedup=spec.device_speedup,
         allowed_pools=tuple(allowed) if spec.requirements or spec.secrets else spec.pools,
-        gate=None if record.done_step else spec.gate,  # it is what must be true before a job may start
+        gate=None if record.done_step else spec.gate,  # a gate only applies before the first start
         not_before=spec.not_before,
         retry_at=state.retry_at if isinstance(state, Queued) else None,
         deadline=spec.deadline,
@@ -264,7 +265,7 @@ def job_view(
 
 
 def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object]) -> SecretMissing | None:
-    """Return why a session of a job would be without its secrets on a pool; None when it has them all."""
+    """Return why a session of a job on a pool would lack its secrets, None if it has them all."""
     names = ", ".join(spec.secrets)
     way = secret_way(pool.platform, pool.options) if spec.secrets else None
     if way is not None and way.kind == "none":
@@ -280,7 +281,7 @@ def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object
 
 
 def gives_secrets(pool: Pool) -> bool:
-    """Return whether sessions of a pool are given the secrets that the daemon has."""
+    """Return whether sessions of a pool get the daemon's secrets."""
     return secret_way(pool.platform, pool.options).kind == "given"
 
 
@@ -292,16 +293,16 @@ def view_of_new(
     priors: Priors | None = None,
     overheads: Overheads | None = None,
 ) -> JobView:
-    """Return a job that is not in the queue as the planner would see it at ``place``.
+    """Return a job that is not in the queue as the planner's input, at queue position ``place``.
 
-    Several that are given the same ``overheads``, of no measurements, share what they have in common.
+    Several jobs can share ``overheads`` without measurements, which saves memory.
     """
     record = JobRecord(spec, Queued(now), 0, 0, 0, None, None, now, place)
     return job_view(record, pools, overheads or Overheads({}), running=None, priors=priors)
 
 
 def priors_of(tx: Connection, pools: Mapping[str, Pool]) -> Priors:
-    """Return the speeds of jobs that never ran, as the planner sees them."""
+    """Return the speeds of jobs without measurements, as the planner uses them."""
     specs = (record.spec for record in jobs.everything(tx))
     return Priors(seen_of_runs(specs, rates.everything(tx), pools))
 
@@ -309,10 +310,10 @@ def priors_of(tx: Connection, pools: Mapping[str, Pool]) -> Priors:
 def _rates(
     spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord], prior_rates: Priors
 ) -> tuple[float, dict[str, Rate]]:
-    """Return the job's speed on the reference device and on each pool.
+    """Return the job's steps per second on the reference device, and its rate on each pool.
 
-    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured. The
-    reference is the definition's guess, scaled alike: the adviser knows of cards, not of what a step is worth.
+    A measured rate is used on its pool. Elsewhere the prior is scaled by its error where the job was measured. The
+    reference is the definition's guess, scaled in the same way: the adviser knows cards, not the value of a step.
     """
     guess = spec.steps_per_hour / 3_600
     estimates = [
@@ -336,16 +337,16 @@ def _middle(ratios: Sequence[float]) -> float:
     return sorted(ratios)[len(ratios) // 2] if ratios else 1.0
 
 
-# When jobs of each kind came into the queue, as the planner learns from it what comes next.
+# Arrivals: when jobs of each kind were added; the planner predicts the next ones.
 #
-# A kind is a job with its generations, or all jobs of a sweep. Of a job that a person holds or cancelled, and of one
-# that failed, no next one is expected.
+# A kind is a job with its generations, or all jobs of a sweep. None is predicted for a job that is held, cancelled or
+# failed.
 def arrivals(
     tx: Connection, records: Sequence[JobRecord], as_new: Callable[[JobRecord], JobView], now: int, until: int
 ) -> tuple[Arrivals, ...]:
-    """Return the history of every kind that came on more than one day, or whose next one its user expects.
+    """Return the history of each kind that was added on more than one day, or whose next job its user announced.
 
-    ``as_new`` returns a job as the planner would see it with nothing trained; of one for which it fails none is made.
+    ``as_new`` returns a job as an untrained one; kinds for which it fails are left out.
     """
     begun = generations.beginnings(tx)
     kinds: dict[str, list[tuple[int, JobRecord]]] = {}
@@ -364,16 +365,16 @@ def arrivals(
             continue
         upcoming = coming(expects, came[-1][0], now, until) if expects else ()
         instants = tuple(instant for instant, _ in came)
-        with isolated({}, newest.spec.name):  # gather has told why
+        with isolated({}, newest.spec.name):  # gather has recorded the error
             expected.append(Arrivals(kind, instants, replace(as_new(newest), kind=kind, blocked=None), upcoming))
     return tuple(expected)
 
 
-# Shares: what jobs that have device hours together shall have of them, and what each had so far.
+# Shares: the part of common device hours that each job should have, and what it had so far.
 def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourShare]:
-    """Return by name the share of every job that has one. Counted from when the last of its group was added.
+    """Return the share of each job that has one. Hours count since the last job of the group was added.
 
-    Who shares with a job that is not in the queue any more has none.
+    A job whose partner is not in the queue any more has none.
     """
     by_name = {record.spec.name: record for record in records}
     groups: dict[str, list[JobRecord]] = {}
@@ -392,9 +393,9 @@ def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourS
     return result
 
 
-# Parents: from whose weights a job begins, chosen among the checkpoints that no session of it has refused.
+# Parents: the checkpoint from which a job is initialised, chosen among those that none of its sessions has refused.
 def pinned_parent(tx: Connection, record: JobRecord) -> Manifest | None:
-    """Return the checkpoint that was chosen for a job; None before that, and once it turned out to be damaged."""
+    """Return the checkpoint that was chosen for a job; None before the choice, and if it was found to be damaged."""
     generation = generations.current(tx, record.spec.name)
     if generation is None or generation.parent_key is None:
         return None
@@ -403,16 +404,16 @@ def pinned_parent(tx: Connection, record: JobRecord) -> Manifest | None:
 
 
 def choose_parent(tx: Connection, record: JobRecord, start: StartFrom) -> Manifest | ParentUnusable:
-    """Return the checkpoint that a job starts from: the one chosen before, else the newest; or why there is none.
+    """Return the checkpoint from which a job starts: the chosen one, else the newest; or why there is none.
 
-    None that a session could not start from is given to anybody before it is verified.
+    A checkpoint that a session refused is not given to any job before it is verified.
     """
     suspected, pinned = set(conditions.reasons(tx, conditions.SUSPECTED)), pinned_parent(tx, record)
     if pinned is not None and pinned.key in suspected:
         return ParentUnusable(start.parent, pinned.step, "the one that was chosen is being verified")
     if pinned is not None:
         return pinned
-    if record.spec.role == EVALUATE:  # of one checkpoint and no other
+    if record.spec.role == EVALUATE:  # it evaluates exactly one checkpoint
         return ParentUnusable(start.parent, 0, "the checkpoint that it evaluates is damaged")
     step = max(1, math.ceil(start.gate.fraction * jobs.get(tx, start.parent).spec.target_step - _TOLERANCE))
     generation = generations.current(tx, record.spec.name)
@@ -425,19 +426,19 @@ def choose_parent(tx: Connection, record: JobRecord, start: StartFrom) -> Manife
 
 
 def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
-    """Return why a queued job has no checkpoint to start from though its gate is passed; None where it needs none."""
+    """Return why a queued job has no checkpoint to start from although its gate is open; None if it needs none."""
     start = record.spec.start_from
     if start is None or record.checkpoint is not None or not isinstance(record.state, Queued):
         return None
     parent = jobs.find(tx, start.parent)
     if parent is None or parent.done_step < start.gate.fraction * parent.spec.target_step - _TOLERANCE:
-        return None  # it waits at its gate
+        return None  # the gate is the reason
     choice = choose_parent(tx, record, start)
     return choice if isinstance(choice, ParentUnusable) else None
 
 
 def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:
-    """Yield what a job may start from, the best first: of a parent with gates the newest version that was accepted."""
+    """Yield the possible checkpoints, best first; of a parent with gates only its newest accepted version."""
     if start.at == "accepted" and jobs.get(tx, start.parent).spec.gates:
         accepted = versions.newest_accepted(tx, start.parent)
         saved = checkpoints.find(tx, accepted.checkpoint) if accepted else None

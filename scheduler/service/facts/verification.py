@@ -1,7 +1,8 @@
-"""Verification: check every byte of a saved state, for people and for the daemon.
+"""Verification: read every byte of a checkpoint and compare it with its manifest, for people and for the daemon.
 
-What a session could not start from may be damaged, and other jobs may be about to start from it too. So no session
-gets it until the daemon has read all of it: if it is damaged it is quarantined for all jobs, else it is used again.
+A checkpoint from which a session could not start may be damaged, and other jobs may be about to start from it. So no
+session gets it until the daemon has read it completely: a damaged one is quarantined for all jobs, another one is used
+again.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from scheduler.store.conditions import SUSPECTED
 
 VERIFIED = "checkpoint.verified"
 _MANIFEST_BYTES = 1 << 20
-_AGAIN_SECONDS = 600  # what could not be read is tried again
+_AGAIN_SECONDS = 600  # pause after a failed read
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationVerdict:
-    """What a checkpoint was found to be: no ``findings`` means that every byte is as its manifest says."""
+    """The result for a checkpoint: without ``findings`` every byte is as its manifest says."""
 
     record: CheckpointRecord
     findings: tuple[str, ...]
 
 
 def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[VerificationVerdict]:
-    """Read all components of each checkpoint and compare their digests. Raises StoreError when nothing can be told."""
+    """Read all components of each checkpoint and compare their digests.
+
+    Raises StoreError if the store does not answer.
+    """
     with tempfile.TemporaryDirectory(prefix="schedctl-verify-") as folder:
         digests: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
         for record in records:
@@ -43,14 +47,14 @@ def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterato
 
 
 class Suspects:
-    """Verifies what sessions could not start from. What it keeps may be lost."""
+    """Verifies checkpoints that sessions refused. Its state may be lost."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._again_at: dict[str, int] = {}
 
     def look(self, now: int) -> None:
-        """Begin or go on to verify what is suspected, and write down what was found. Slow work is waited for nowhere.
+        """Start or continue to verify suspected checkpoints, and store the results. It never waits for slow work.
 
         Raises Fenced and other StoreFailures.
         """
@@ -75,7 +79,7 @@ class Suspects:
 
 
 def _damage(artifacts: BlobStore, record: CheckpointRecord) -> str:
-    """Return what is wrong with a checkpoint, "" where it is whole. Raises StoreError when nothing can be told."""
+    """Return the damage of a checkpoint, "" if it is whole. Raises StoreError if the store does not answer."""
     return "; ".join(finding for verdict in verify(artifacts, [record]) for finding in verdict.findings)
 
 
@@ -89,7 +93,7 @@ def _findings(
     except BadManifest as error:
         yield f"its manifest is damaged: {error.why}"
     else:
-        # Instants and spans were recorded as far as they could be true, metrics as far as they can be stored.
+        # Recorded instants, spans and metrics may be clamped to what is possible.
         trained = max(manifest.trained_seconds, stored.trained_seconds)
         expected = replace(manifest, created_at=stored.created_at, trained_seconds=trained, metrics=stored.metrics)
         changed = any(stored.metrics.get(name, value) != value for name, value in manifest.metrics.items())
