@@ -1,1 +1,1 @@
-"""One turn of the daemon, and what it looks after beside the plan: stalled, late and forgotten sessions."""
+"""One cycle of the daemon, and its duties besides the plan: stalled, late and forgotten sessions."""

@@ -1,8 +1,8 @@
 """One cycle of the daemon: load, observe, reconcile, apply, plan, reserve, launch, settle.
 
-The order is the safety argument. Nothing is launched without a committed intent, no transaction is open while a
-platform is called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle
-starts from the database and the platforms alone.
+The order makes it safe. Nothing is launched without a committed intent, no transaction is open while a platform is
+called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle starts from the
+database and the platforms alone.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.events import Event
 from scheduler.store.watched import Watched
 
-_PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
-_PLAN_AGAIN_SECONDS = 600  # something due could not be launched
-# What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan again.
+_PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # without events and with nothing due
+_PLAN_AGAIN_SECONDS = 600  # if a due session could not be launched
+# Events of a launch that went as planned; they are no reason for another plan.
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
-_AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
+_AWAITED = ("data", "inputs", "wheels", "quota", "components")  # launches wait for it: a plan is made when it is done
 _EVENTS_MAX = 200
 _AT_ONCE = 500
 _GOOD = frozenset({Outcome.FINISHED, Outcome.YIELDED, Outcome.CANCELLED})
 _RUNS = frozenset(f"run.end_{outcome}" for outcome in Outcome)
 _JOBS = frozenset({"job.finish", "job.fail", "job.park", "job.hold", "job.cancel", "job.release", "job.requeue"})
 _BAD_STATES = frozenset({"failed", "held"})
-# An expected start moves with each pass of a scheduler. It is stored again if it moved by this or a tenth of the wait.
+# An expected start changes with each scheduling pass. It is stored if it moved by this, or by a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A plan, what was left out of it, and the newest event that it knows; perhaps of a question some cycles ago.
+    """A plan, what was left out of it, and the newest event it considers; perhaps of a request some cycles ago.
 
-    ``changes_at`` is when time alone lets something start that could not start before.
+    ``changes_at`` is when the passing of time alone allows another start.
     """
 
     plan: Plan
@@ -104,20 +104,20 @@ class _Loaded:
 
 
 class Cycle:
-    """Runs cycles. Keeps only what may be lost: when to plan next, the current plan, what it has heard and flagged."""
+    """Runs cycles. Its state may be lost: when to plan next, the current plan, the last heartbeats and stop flags."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.plan_at = 0  # UTC second at which a plan is made even without an event
         self._planned_event = -1
         self._planning = False  # a plan is being made
-        self._sweeps: Sequence[str] = ()  # with a decision to store
+        self._sweeps: Sequence[str] = ()  # sweeps with a decision to store
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._complaints = border.Complaints(ports)
         self._poisoned = Poisoned(ports)
         self._unclear = Poisoned(ports, RUN_UNCLEAR, CLEAR)
-        self._untold: dict[str, tuple[int, str]] = {}  # by run: since when its platform cannot tell, and why
+        self._untold: dict[str, tuple[int, str]] = {}  # by run: since when its state is unknown, and why
         self._stuck = StuckLanes(ports)
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
@@ -128,8 +128,8 @@ class Cycle:
         self._places = Places(ports)
         self._postponements = Postponements(ports)
         self._news = LaunchNews()
-        self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
-        self._looks_back: bool | None = None  # not asked yet
+        self._unopened: set[str] = set()  # pools whose platforms were not created yet when the newest plan was made
+        self._looks_back: bool | None = None  # None: not read yet
         self._suspects = Suspects(ports)
         self._models = ModelSync(ports)
         self._watches = Watches(ports)
@@ -140,7 +140,7 @@ class Cycle:
         self._ports.calls.begin()
         now = self._settle()
         may_plan = self._may_plan(now)
-        if may_plan:  # first: sessions that have no work wait for it
+        if may_plan:  # before the plan: idle sessions wait for this
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
         apart(
             self._ports,
@@ -156,7 +156,7 @@ class Cycle:
         return now
 
     def _may_plan(self, now: int) -> bool:
-        """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
+        """Return whether all launches are recorded; after a restore those that the backup lacks are searched first."""
         if self._looks_back is None:
             with self._ports.database.read() as tx:  # restored, and the missing runs were not searched for yet
                 self._looks_back = due.RESTORED in due.next_due(tx)
@@ -166,7 +166,7 @@ class Cycle:
         return not self._looks_back
 
     def drain(self, why: str) -> bool:
-        """Launch nothing, ask every live session to save and leave; return whether all have ended and are billed."""
+        """Launch nothing, ask every live session to save and exit; return whether all have ended and are billed."""
         self._ports.calls.begin()
         now = self._settle()
         with self._ports.database.read() as tx:
@@ -198,19 +198,19 @@ class Cycle:
         self._note_running(loaded.live, observed)
         self._waits.note(loaded.live, observed, now)
         faults = dict(observed.poisoned)
-        # What a platform could not tell stands until it can: silence in between is no news.
+        # A state that a platform cannot report stays unknown until it is reported; silence in between changes nothing.
         untold = {key: report for key, report in self._untold.items() if key not in observed.asked_at}
         for key, why in observed.untold.items():
             untold[key] = self._untold[key][0] if key in self._untold else now, why
         self._untold = untold
         observed.results = self._stuck.judged(observed.results)
         steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
-        # What has not answered yet is unchanged.
+        # Reports that have not been read yet count as unchanged.
         heard = {
             lane: heartbeat for lane, heartbeat in self._heard.items() if lane[0] in observed.late
         } | observed.heartbeats
         steps.extend(self._stuck.look(loaded.live, heard, faults, now))
-        # A heartbeat that says what it said before is no news, unless it accuses a checkpoint that we may not know yet.
+        # An unchanged heartbeat is ignored, unless it reports a damaged checkpoint that may not be recorded yet.
         observed.heartbeats = {
             lane: heartbeat
             for lane, heartbeat in observed.heartbeats.items()
@@ -220,7 +220,7 @@ class Cycle:
             faults |= self._write_down(loaded.live, observed, steps, now)
         self._complaints.tell(observed.refused, {run.key for run in loaded.live} | set(loaded.stored.targets), now)
         self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
-        patience = ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
+        patience = ports.policy.overdue_seconds  # a requeued job is unclear for a minute
         unclear = {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
         self._unclear.note(loaded.keys, unclear, now)
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
@@ -313,7 +313,7 @@ class Cycle:
 
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports
-        if self._postponements.record(*self._news.drain(), now):  # of launches that took long
+        if self._postponements.record(*self._news.drain(), now):  # results of launches that took long
             self.plan_at = min(self.plan_at, now)
         work = self._wanted_plan(now)
         if continue_sessions(ports, self._incumbent, now, self._places.unopened, news=work is not None):
@@ -341,15 +341,15 @@ class Cycle:
         changes = [at for at in (result.changes_at, self._postponements.next_end(now)) if at is not None]
         self.plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = newest
-        if reserved and as_planned:  # the plan knows a launch that went as planned, and no more of what happened since
+        if reserved and as_planned:  # the plan considers a launch that went as planned, but no other events since
             with ports.database.read() as tx:
                 kinds = events.kinds_after(tx, newest, _EVENTS_MAX)
             if kinds and all(kind in _AS_PLANNED for _, kind in kinds):
                 self._planned_event = kinds[-1][0]
 
     def _wanted_plan(self, now: int) -> Callable[[], _Planned] | None:
-        """Return how a plan is made, without what no plan can be made with; None while the current plan holds."""
-        from scheduler.planner.model.urgency import with_urgency  # as in the snapshot
+        """Return the function that makes a plan without known faulty jobs and pools; None while the plan is valid."""
+        from scheduler.planner.model.urgency import with_urgency  # imported here, as in the snapshot
 
         ports = self._ports
         with ports.database.read() as tx:
@@ -361,7 +361,7 @@ class Cycle:
                 self._postponements.end_early(now)
             left_out = LeftOut()
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
-            if self._incumbent is None:  # a daemon that starts again carries on the stored plan
+            if self._incumbent is None:  # a daemon that starts continues the stored plan
                 self._incumbent = plans.newest(tx)
             poisoned = told_before(tx, snapshot)
         incumbent = self._incumbent
@@ -380,16 +380,16 @@ class Cycle:
         return make
 
 
-# Why sessions wait in their platforms' queues and when they are to start, kept for plans and people.
+# Waits of sessions in their platforms' queues, and their expected starts, stored for plans and people.
 #
-# An event is written when a session comes to wait, for another reason, until another time, or no more. It brings a new
-# plan: sessions that would be launched now wait as long.
+# An event is written when a wait begins, ends, or changes its reason or expected start. It causes a new plan, because
+# sessions that would be launched now wait as long.
 class QueueWaits:
     """Stores why live runs wait in their platforms' queues."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._stored: dict[str, Wait] | None = None  # by launch key, as last written; None: not read yet
+        self._stored: dict[str, Wait] | None = None  # by run ID, as last written; None: not read yet
 
     def note(self, live: Sequence[Run], observed: Observation, now: int) -> None:
         """Store the waits that changed. A run without a sighting is unchanged."""
@@ -442,11 +442,11 @@ def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
     )
 
 
-# When the passing of time alone lets something start that could not start before.
+# When the passing of time alone allows another start.
 def next_change(snapshot: Snapshot) -> int | None:
     """Return the first instant after ``now`` at which a waiting job is released, or a pool opens or has room again.
 
-    In UTC seconds; None when there is none before the horizon. A plan is made then, though nothing happened.
+    In UTC seconds; None if there is none within the horizon. A plan is made then even without an event.
     """
     now, until = snapshot.now, snapshot.now + snapshot.horizon_seconds
     waiting = [view for view in snapshot.jobs if not view.running and view.blocked is None]
@@ -468,11 +468,11 @@ def _openings(view: PoolView, now: int, until: int) -> Iterator[int]:
             yield from (window.start for window in windows(quota, view.charges, now, until))
 
 
-# Endings: the log says when and why sessions and jobs end, at warning level when it went badly.
+# Endings: the log says when and why sessions and jobs ended, at warning level after a failure.
 #
-# It is read from the event log, after what happened was committed: a line is never about something rolled back.
+# It is read from the event log after the commit, so no line is about a rolled-back change.
 def tell_endings(ports: Ports, after: int) -> int:
-    """Log what ended after the event ``after``; return the newest event that was looked at."""
+    """Log what ended after the event ``after``; return the newest event that was considered."""
     with ports.database.read() as tx:
         newest = events.newest_id(tx)
         if newest == after:
@@ -485,7 +485,7 @@ def tell_endings(ports: Ports, after: int) -> int:
 
 
 def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]]]:
-    """Return (whether it went badly, what is said, its fields)."""
+    """Return (whether it is a warning, the log event, its fields)."""
     state = event.data.get("to") or {}
     if event.kind in _RUNS:
         outcome = Outcome(event.kind.removeprefix("run.end_"))
@@ -510,7 +510,7 @@ def _of_job(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str
     if run := event.data.get("run"):
         fields["run"] = run
     if name != "queued":
-        # What people ask for is not bad news to them.
+        # An end that a person requested is no warning.
         return name in _BAD_STATES and event.by == "daemon", f"job.{name}", fields
     outcome = event.data.get("outcome")
     badly = outcome is not None and CONSEQUENCES[Outcome(outcome)].counts_as_failure

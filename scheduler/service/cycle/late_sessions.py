@@ -1,12 +1,12 @@
 """Late sessions: runs that have ended in our ledger while their sessions may still run.
 
-Two kinds are watched. Some runs were given up because time passed: a platform may show a session later than it
-promised, or start it for a daemon that stood still between its intent and its launch. Others were called ended by their
-platform and left no last word: a platform that lost sight of a node calls its sessions ended, and they train on.
+There are two kinds. Some runs were given up because time passed: a platform may show a session later than it promised,
+or start one for a daemon that was suspended between its intent and its launch. Others were reported as ended without a
+final report: a platform that lost contact with a node reports its sessions as ended, and they train on.
 
-Such a session gets its stop flag. One that the platform shows is also ended from outside, and what it is billed is
-booked as adjustments with evidence. What it published is recorded for the next session of its jobs. The watch ends with
-the platform's word and the session's own, or when neither came for long enough.
+Such a session gets its stop flag. If the platform shows it, it is also stopped through the platform, and its bill is
+booked as adjustments with evidence. Its checkpoints are recorded for the next session of its jobs. The watch ends with
+the platform's proof and the session's final reports, or after a time without either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from scheduler.store.watched import Watched
 
 LATE = "session.late"
 _LIVES_WHY = "its run is over, and it goes on: its stop flag tells it to leave, and its platform is asked to end it"
-_EVERY_SECONDS = 600  # one whose run has just ended is looked for in each cycle
+_EVERY_SECONDS = 600  # a run that has just ended is polled in each cycle
 
 
 class _Signs(NamedTuple):
@@ -58,7 +58,7 @@ class LateSessions:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._again_at = 0
-        self.faults: dict[str, str] = {}  # by launch key, why a watched run could not be handled
+        self.faults: dict[str, str] = {}  # by run ID, why a watched run could not be handled
 
     def look(self, records: Sequence[Watched], now: int) -> None:
         """Poll the watched runs that are due; a run that has just ended is always due."""
@@ -75,11 +75,11 @@ class LateSessions:
 def observe_late(ports: Ports, records: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
     """Poll each watched run once; return the handled runs, and the errors of the others.
 
-    No answer changes nothing, however long it takes.
+    A missing answer changes nothing, however long it takes.
     """
     by_pool: dict[str, list[Watched]] = {}
     for one in records:
-        if one.run.pool in ports.platforms:  # else it waits until the pool is configured again
+        if one.run.pool in ports.platforms:  # the others wait until the pool is configured again
             by_pool.setdefault(one.run.pool, []).append(one)
     answers = ports.calls.gather(
         "late sessions",
@@ -95,7 +95,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
     signs: dict[str, _Signs] = {}
     for one in mine:
         with isolated_run(faults, one.run.key):
-            try:  # its stop flag, if it is missing
+            try:  # write its stop flag if it is missing
                 if ports.artifacts.size(stop_flag_key(one.run.key)) is None:
                     put_stop_flag(ports.artifacts, one.run.key, "the run is over in the books of the scheduler")
             except StoreError as error:
@@ -107,7 +107,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
         ports.log.debug("late_session.unknown", pool=pool, why=str(error))
         return faults
     unclear = {each.subject for each in refused}
-    answered = ports.clock.now()  # what is over may have ended after the question
+    answered = ports.clock.now()  # the present: a session that is over may have ended after the query
     for one in mine:
         with isolated_run(faults, one.run.key):
             if one.run.key in sightings and one.run.key in signs:
@@ -129,7 +129,7 @@ def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: 
             _book(ports, one, None, sighting.detail or "the platform proves it never started", now, None)
         case SessionState.ENDED:
             over = signs.left or now > signs.until
-            given_up = signs.until > now + LINGERS_SECONDS  # and now the platform gives its word
+            given_up = signs.until > now + LINGERS_SECONDS  # and now the platform has proof
             if (over or given_up) and not (
                 _collected(ports, one, now) and record_late(ports, {lane.job for lane in run.lanes}, now)
             ):
@@ -138,7 +138,8 @@ def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: 
             until = now + LINGERS_SECONDS if given_up else signs.until
             _book(ports, one, billed, "seen after it had been given up", now, None if over else until)
         case SessionState.QUEUED | SessionState.RUNNING:
-            # It may have started after all that was held for it. To the hour, so that one that stays costs few entries.
+            # It may have started after the end of its hold. Rounded up to the hour, so that one that stays causes few
+            # entries.
             until = run.held_until if now <= run.held_until else -(-now // HOUR) * HOUR
             if sighting.state is SessionState.RUNNING and one.booked != (start, until):
                 _book(ports, one, (start, until), "runs after it had been given up", now, signs.until)
@@ -228,21 +229,21 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
             watched.prolong(tx, one.run.key, until, billed)
 
 
-# After a restore: when an old backup was restored, find what was launched and saved since, and take it into the books.
+# After a restore of an old backup: find what was launched and saved since, and add it to the ledger.
 #
-# Launch keys are a job and an attempt, so those that the restored database would use next can be looked for by name.
-# Each one that a platform knows becomes a run with its hold; the ordinary cycle then adopts it or charges it. Nothing
-# is planned before every platform and the artifact store have answered: a job might run on one that has not answered.
-AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
+# Run IDs are made of job and attempt, so the sessions that the restored database would launch next can be searched by
+# name. Each one that a platform knows becomes a run with a hold; the usual cycle then adopts or bills it. No plan is
+# made before every platform and the artifact store have answered, because a job might run on one that has not.
+AHEAD = 50  # launches of one job that may be missing in the backup, beyond the newest one found
 _PoolSession = tuple[str, "Observed"]  # pool and session
 _NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
 def catch_up(ports: Ports, now: int) -> bool:
-    """Record the runs that are found; return whether the search is complete.
+    """Record the missing runs that are found; return whether the search is complete.
 
-    False when something did not answer, or was entered and must be settled before the next look: of each job one
-    session at a time, the oldest first. Raises Fenced and other StoreFailures.
+    It is not if something did not answer, or if a run was added, which must be settled before the next search: one
+    session of each job at a time, oldest first. Raises Fenced and other StoreFailures.
     """
     with ports.database.read() as tx:
         records = {record.spec.name: record for record in jobs.everything(tx)}
@@ -294,7 +295,7 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
             return None
         return answer
 
-    # An answer that comes late is one to just this question, or of no use.
+    # A late answer belongs to exactly this query, or is dropped.
     question = hashlib.sha256("\n".join(sorted(wanted)).encode()).hexdigest()[:16]
     names = {pool: f"{pool} {question}" for pool in sorted(ports.platforms)}
     answers = ports.calls.gather("catch up", {name: partial(ask, pool) for pool, name in names.items()})
@@ -333,9 +334,9 @@ def _lanes(
     manifests: Sequence[Manifest],
     records: Mapping[str, JobRecord],
 ) -> list[Lane]:
-    """Return the lanes of a session: the one it is named by, those that were noted, and those that published.
+    """Return the lanes of a session: the one in its name, the noted ones, and those that published checkpoints.
 
-    A lane that the books know already, or whose job they do not know, is somebody else's.
+    A lane that is recorded already, or whose job is unknown, belongs to another scheduler.
     """
     published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
     planned_lanes = {0: named}
@@ -347,9 +348,9 @@ def _lanes(
 
 
 def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> list[tuple[str, int]]:
-    """Return which sessions can be entered now: of each job the lowest attempt, once no other has the job.
+    """Return which sessions can be added now: the lowest attempt of each job, once no other session has the job.
 
-    Entering a later one first would count its job's attempts beyond the earlier ones, which would never be found then.
+    Adding a later one first would raise its job's number of attempts, and the earlier ones would never be found.
     """
     lowest: dict[str, int] = {}
     for lane in (lane for planned_lanes in lanes.values() for lane in planned_lanes):
@@ -361,14 +362,14 @@ def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> li
         if all(lane.attempt == lowest[lane.job] and lane.job not in used for lane in lanes[named]):
             ready.append(named)
             used |= {lane.job for lane in lanes[named]}
-    # Notes that contradict each other (each session after the other) must not keep the daemon waiting for ever.
+    # Contradictory notes (each session after the other) must not keep the daemon waiting for ever.
     return ready if ready or busy else free[:1]
 
 
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
-    """Write a run that the backup does not have: its hold, its lanes, and the state Submitting."""
+    """Add a run that is missing in the backup: its hold, its lanes, and the state Submitting."""
     place = ports.pools[pool]
-    if place.device_counts:  # how many it was given is not recorded: assume the most
+    if place.device_counts:  # its number of devices is not recorded: assume the maximum
         lanes = [replace(lane, devices=tuple(range(place.device_counts[-1]))) for lane in lanes]
     start = session.started if session.started is not None else now
     deadline = start + place.session_cap_seconds

@@ -32,7 +32,7 @@ class Stops:
         # By session: (deadline, the same on the monotonic clock).
         self._ends: dict[str, tuple[int, float]] = {}
         self._since: dict[str, float] = {}  # when sessions were first asked to exit, on the monotonic clock
-        self._flagged: dict[str, int] = {}  # when the stop flags of intents were written that are to be given up
+        self._flagged: dict[str, int] = {}  # by run: when the stop flag of an intent that is given up was written
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
         """Return the steps that are allowed; an intent is given up only some time after its stop flag was written.
@@ -110,7 +110,7 @@ class Stops:
         return [AskStop(step.run, None, step.why)]
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
-        """Return the work that ends a session; a fault of it stays with the run."""
+        """Return the work that ends a session; an error stays with its run."""
 
         def end() -> None:
             try:
@@ -144,15 +144,15 @@ class Stops:
     def _flagging(
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
     ) -> Callable[[], tuple[list[int | None], bool]]:
-        """Return the work that puts a run's flags in order, none if ``keep`` and one exists.
+        """Return the work that writes a run's flags in order; with ``keep`` none if one exists.
 
-        It returns their lanes, and success; a fault of it stays with the run.
+        It returns their lanes, and whether it succeeded; an error stays with its run.
         """
         lanes = [lane for lane, _ in flags]
 
         def put() -> tuple[list[int | None], bool]:
             there = False
-            with suppress(StoreError):  # a flag that cannot be looked for counts as missing
+            with suppress(StoreError):  # a flag whose existence is unknown counts as missing
                 there = keep and self._ports.artifacts.size(stop_flag_key(run.key)) is not None
             return lanes, there or False not in [self._put(run, lane, why) for lane, why in flags]
 
@@ -174,7 +174,7 @@ class Stops:
 # limit the session is asked to exit, and its end counts as a stall. Only fresh heartbeats count; without one the state
 # is unknown. The waiting time is lost in a restart. The lanes that were asked to exit are stored as conditions.
 STUCK = "no new step for too long, the daemon says"
-_TIMES = 2  # what a payload gives its command
+_TIMES = 2  # how many times the payload's own limit
 _AT_WORK = frozenset({"starting", "training", "saving"})
 _Lane = tuple[str, int]
 
@@ -186,7 +186,7 @@ class _Heard(NamedTuple):
 
 
 class StuckLanes:
-    """Keeps when each live lane reached its step. A limit is read only after the shortest possible one."""
+    """Records when each live lane reached its step. A limit is read only after the shortest possible one."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports

@@ -1,1 +1,1 @@
-"""Who is kept apart because of what it did: runs, jobs and pools, and for how long."""
+"""Faults: runs, jobs and pools that are isolated because they failed, and for how long."""

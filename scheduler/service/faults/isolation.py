@@ -1,6 +1,6 @@
 """Isolation: a fault of one run, job or pool is recorded and reported, and everything else continues.
 
-Errors of the database are raised unchanged. So is what no single run, job or pool can be blamed for.
+Database errors are raised unchanged. So are errors that cannot be attributed to a single run, job or pool.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ POISONED, RECOVERED = conditions.RUN_POISONED, "run.mended"
 CLEAR = "run.clear"
 JOB_POISONED, JOB_RECOVERED = conditions.JOB_POISONED, "job.mended"
 BY = "the scheduler"
-UNPLANNABLE = "planning fails with it"  # the words for people
+UNPLANNABLE = "planning fails with it"  # shown to people, never read by code
 _WHY_MAX = 300
-_CULPRITS_MAX = 20  # left out of one plan; with more of them the fault is ours
+_CULPRITS_MAX = 20  # the most jobs and pools that are left out of one plan; more of them are a fault of this program
 
 
 def why(error: BaseException) -> str:
@@ -54,7 +54,7 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
 
 @contextmanager
 def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
-    """Do the same for one run's step of the cycle, where a write that the database refuses is the run's fault too."""
+    """Like :func:`isolated`, for a run's step: a write that the database refuses is the run's fault too."""
     try:
         with isolated(faults, key):
             yield
@@ -63,7 +63,7 @@ def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
 
 
 def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **facts: str) -> _Answer:
-    """Return the result of work beside the cycle, or ``otherwise`` if it fails, which is logged; it is tried again.
+    """Return the result of work outside the cycle, or ``otherwise`` if it fails: it is logged and retried.
 
     A full disk of this machine is such a failure too. Raises StoreFailure: what the database raises passes.
     """
@@ -81,13 +81,13 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
 def gather_apart(
     ports: Ports, kind: str, event: str, work: Mapping[str, Callable[[], _Answer]], otherwise: _Answer, fact: str
 ) -> dict[str, _Answer]:
-    """Return the answers to work by name, each done as :func:`apart` does; the log has the name as ``fact``."""
+    """Return the results of work by name, each run as by :func:`apart`; the log has the name as field ``fact``."""
     alone = {name: partial(apart, ports, event, do, otherwise, **{fact: name}) for name, do in work.items()}
     return ports.calls.gather(kind, alone) if alone else {}
 
 
 def succeeds(ports: Ports, event: str, work: Callable[[], object], **facts: str) -> bool:
-    """Do work beside the cycle, as :func:`apart` does; return whether it did not fail."""
+    """Run work outside the cycle, as :func:`apart` does; return whether it succeeded."""
 
     def do() -> bool:
         work()
@@ -111,9 +111,10 @@ def each_alone(
 ) -> dict[str, str]:
     """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
-    ``write`` gets transaction, runs and whether to regard what sessions said; without that, a run can still be settled.
-    Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
-    some could not be written for. Raises Fenced and other StoreFailures that are about no single run.
+    ``write`` gets the transaction, the runs, and whether to use the reports of their sessions; without these a run can
+    still be settled. Each transaction is complete for its runs, so a crash between two of them is like one between two
+    cycles. Returns the error of each run that could not be written. Raises Fenced and other StoreFailures that concern
+    no single run.
     """
     together = [run for run in handled if run.key not in suspects]
     faults: dict[str, str] = {}
@@ -127,7 +128,7 @@ def each_alone(
             alone = list(handled)
         except (StoreFailure, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - whose fault it is will show
+        except Exception as error:  # noqa: BLE001 - each run is tried alone next
             ports.log.warning("cycle.divided", why=why(error))
             alone = list(handled)
     for run in alone:
@@ -138,7 +139,7 @@ def each_alone(
                     with ports.write() as tx:
                         write(tx, [run], regarded=regarded)
                 except Stale as error:
-                    ports.log.warning("run.changed", run=run.key, why=str(error))  # by somebody else: decide again
+                    ports.log.warning("run.changed", run=run.key, why=str(error))  # by another writer: decide again
             faults = wrong | faults
             if not wrong:
                 break
@@ -146,9 +147,9 @@ def each_alone(
 
 
 class Poisoned:
-    """The runs with a fault now. Each is reported once, and once more when the fault is gone.
+    """The runs with a fault now. Each fault is reported once, and once more when it is gone.
 
-    ``kind`` and ``over`` are the events: by default of those that cannot be handled.
+    ``kind`` and ``over`` are these two events; the default is that of runs that cannot be handled.
     """
 
     def __init__(self, ports: Ports, kind: str = POISONED, over: str = RECOVERED) -> None:
@@ -186,7 +187,7 @@ def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
     return {key: why for key, why in conditions.reasons(tx, kind).items() if key in handled}
 
 
-# -- planning ----------------------------------------------------------------------------------------------------------
+# Planning.
 
 
 @dataclass(slots=True)

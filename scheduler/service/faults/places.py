@@ -1,8 +1,8 @@
 """Health of platforms: pools that need a person are closed, and platforms that do not answer are reported.
 
-Such a pool is closed with the reason, while all others go on. It is opened again by itself when its platform can be
-made and lets us in; what a platform refused before is tried again when its credentials change, when a person opens the
-pool, and after a while.
+Such a pool is closed with the reason, while all others are used. It opens by itself when its adapter can be created and
+the platform accepts our credentials. After a refused launch it is tried again when its credentials change, when a
+person opens the pool, and after a while.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from scheduler.store import conditions, events, limits
 
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = conditions.SILENT_SECONDS
-_SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
-_AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been repaired where we cannot see it
+_SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour passes in seconds
+_AGAIN_SECONDS = 3_600  # a refused launch is tried again then: a repair elsewhere is not visible here
 _WHY_CHARACTERS = 500
 _FIRST_SECONDS, _LONGEST_SECONDS = 120, 3_600
 
 
 def wait_for_person(tx: Connection, pool: str, error: PlatformError, now: int, until: int | None) -> None:
-    """Close a pool that a person must repair; it is tried again at ``until`` at the latest."""
+    """Close a pool that a person must repair; it is tried again at ``until``, or None: when its platform answers."""
     why = f"waits for a person: {error}"[:_WHY_CHARACTERS]
     limits.close_pool(tx, pool, until, why, now, cause=Cause.CREDENTIALS)
 
@@ -61,7 +61,7 @@ class Places:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self.unopened = set(ports.openings)  # of which it is not known yet whether they can be used
+        self.unopened = set(ports.openings)  # not known yet whether they can be used
         self._made_of: dict[str, str] = {}
         self._seen_event: int | None = None
         self._silent_since: dict[str, int] = {}
@@ -132,7 +132,7 @@ class Places:
 
         def waited(pool: str) -> bool:
             current = closures.get(pool)
-            # After a refused launch only new credentials count: that other calls are answered proves nothing.
+            # After a refused launch only new credentials count: other calls may succeed without the missing permission.
             return current is not None and current.cause.waits_for_person and (pool in fresh or current.until is None)
 
         closing = [pool for pool in broken if not stands(pool)]
@@ -166,12 +166,12 @@ class Places:
         return {event.subject for event in opened if event.by != "daemon"}
 
 
-# What stays as it is gets into the log once, and then after pauses that grow.
+# Repeated failures are logged once, and then after increasing pauses.
 class Pauses:
     """Keeps when each failure is logged again. Its state may be lost."""
 
     def __init__(self) -> None:
-        self._next: dict[str, tuple[int, int]] = {}  # by name: the pause after the next line, and when that is due
+        self._next: dict[str, tuple[int, int]] = {}  # by name: the pause after the next log entry, and when that is due
 
     def is_due(self, name: str, now: int) -> bool:
         """Return whether a failure is to be logged now."""
@@ -186,11 +186,11 @@ class Pauses:
         self._next = {name: at for name, at in self._next.items() if name in names}
 
 
-# Rests: pools that are left alone for a while because of what they did, longer each time that they do it again.
+# Cooldowns: pools that are closed for a while because of a failure, longer each time that it repeats.
 WRONG_DEVICE = "pool.wrong_device"
 QUOTA_DENIED = "pool.quota_denied"
-NEVER_BEGAN = "pool.never_began"  # a session ended by itself before the command of its job had begun
-# By kind of event: the first rest, the longest, and the cause. A wrong accelerator costs minutes until it is noticed.
+NEVER_BEGAN = "pool.never_began"  # a session ended by itself before its job's command began
+# By kind of event: the first cooldown, the longest, and the cause. A wrong accelerator costs minutes of quota.
 _RESTS = {
     WRONG_DEVICE: (6 * HOUR, DAY, Cause.WRONG_DEVICE),
     QUOTA_DENIED: (600, 6 * HOUR, Cause.QUOTA_DENIED),
@@ -199,16 +199,16 @@ _RESTS = {
 
 
 def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until: int | None = None) -> int:
-    """Close a pool temporarily with an event of ``kind`` that has the reason; return the end of the closure.
+    """Close a pool temporarily, with an event of ``kind`` that has the reason; return when it opens, in UTC seconds.
 
-    It is tried again then, or at ``at_most_until`` when that is sooner. A person may open it before.
+    It opens at ``at_most_until`` if that is earlier. A person may open it before.
     """
     first, longest, cause = _RESTS[kind]
     last = events.tail(tx, limit=1, kinds=[kind], subject=pool)
     before = (last[-1].at, int(last[-1].data["rest_seconds"])) if last else None
     seconds = rest_seconds(before, now, first, longest)
-    # A launch that was under way when the pool was closed, and fails as well, delays the next try only if that is near:
-    # a session that waited for hours on the platform has just shown that the fault is still there.
+    # A launch that was in progress when the pool was closed, and fails too, extends the closure only if its end is
+    # near: a session that waited for hours in the platform's queue has just shown that the fault still exists.
     until = now + seconds
     if last and now < last[-1].data["until"]:
         until = max(last[-1].data["until"], now + first // 6)
@@ -219,14 +219,14 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
     return until
 
 
-# Postponements: jobs that a plan placed and that could not be launched, left out of the next plans for a while.
+# Postponements: jobs that a plan placed and that could not be launched are left out of the next plans for a while.
 #
-# A plan cannot know everything that a launch needs. Without this, the same plan would be made again and again, and a
-# pool would stay empty for a job that cannot be launched.
+# A plan cannot know everything that a launch needs. Without this, the same plan would be repeated, and a pool would
+# stay empty because of a job that cannot be launched.
 POSTPONED = conditions.LAUNCH_POSTPONED
-AGAIN_SECONDS = 60  # after the first time, when most preparations are through
+AGAIN_SECONDS = 60  # after the first time, when most preparations are finished
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 300, 6 * 3_600
-_EARLY_TIMES = 4  # until then a finished preparation ends the pause at once
+_EARLY_TIMES = 4  # before so many times a finished preparation ends the pause at once
 
 
 class Obstacle(NamedTuple):
@@ -239,13 +239,13 @@ class Obstacle(NamedTuple):
 
 @dataclass(slots=True)
 class LaunchNews:
-    """What came of launches, perhaps in threads: what kept jobs back, and which jobs' sessions were accepted."""
+    """The results of launches, perhaps from threads: obstacles, and the jobs whose sessions were accepted."""
 
     obstacles: list[Obstacle] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
 
     def drain(self) -> tuple[list[Obstacle], list[str]]:
-        """Return what came since the last call."""
+        """Return the results since the last call, and clear them."""
         obstacles, self.obstacles = self.obstacles, []
         accepted, self.accepted = self.accepted, []
         return obstacles, accepted
@@ -259,16 +259,16 @@ class _Pause:
 
 
 class Postponements:
-    """The pauses of jobs by pool. They are lost with the daemon: the next one tries each job once more."""
+    """The pauses of jobs by pool. A restart loses them: the next daemon tries each job once more."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._pauses: dict[tuple[str, str], _Pause] = {}
 
     def record(self, obstacles: Collection[Obstacle], accepted: Collection[str], now: int) -> bool:
-        """Record what could not be launched and whose sessions began; return whether another plan is wanted now.
+        """Record obstacles and accepted jobs; return whether another plan should be made now.
 
-        The second time in a row it is an action for a person (event ``launch.postponed``), until the job is launched.
+        From the second time in a row a person must act (event ``launch.postponed``), until the job is launched.
         """
         self._pauses = {key: pause for key, pause in self._pauses.items() if key[0] not in set(accepted)}
         standing = []
@@ -286,22 +286,22 @@ class Postponements:
                         events.append(
                             tx, POSTPONED, job, now, pool=pool, precondition=precondition, why=precondition.words
                         )
-                    else:  # a reservation had closed it
+                    else:  # a reservation had closed the condition
                         conditions.put(tx, POSTPONED, job, at=now, why=precondition.words)
         return any(self._pauses[job, pool].times > 1 for job, pool, _ in obstacles)
 
     def end_early(self, now: int) -> None:
-        """End the pauses of what is prepared, since one preparation came to its end."""
+        """End pauses of jobs that wait for a preparation, because one has finished."""
         for key, pause in self._pauses.items():
             if pause.precondition.comes_by_itself and pause.times < _EARLY_TIMES:
                 self._pauses[key] = replace(pause, until=min(pause.until, now))
 
     def next_end(self, now: int) -> int | None:
-        """Return when the next pause ends."""
+        """Return when the next pause ends, in UTC seconds; None without pauses."""
         return min((pause.until for pause in self._pauses.values() if pause.until > now), default=None)
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot in which paused jobs wait: for a minute at first, then without the pools concerned."""
+        """Return a snapshot in which paused jobs wait: at first for a minute, later without the pools concerned."""
         paused: dict[str, dict[str, _Pause]] = {}
         for (job, pool), pause in self._pauses.items():
             if pause.until > snapshot.now:
