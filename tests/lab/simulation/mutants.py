@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from jobs.nouns.window import DAY
 from platforms.base import Observed, SessionState, Unreachable
 from scheduler.core import job as job_arrows
 from scheduler.core.job import Queued
@@ -42,13 +43,17 @@ class Mutant:
     attribute: str
     make: Callable[[Any], Any]  # takes the real thing, returns the broken one
     first_seed: int = 1  # tried first: few worlds show some mutants
+    beside: tuple[Any, str, Callable[[Any], Any]] | None = (
+        None  # a change that breaks nothing, and makes the bug matter
+    )
 
     @contextmanager
     def alive(self) -> Iterator[None]:
         """Let the mutant live for a while."""
         with ExitStack() as stack:
-            real = getattr(self.owner, self.attribute)
-            stack.enter_context(patch.object(self.owner, self.attribute, self.make(real)))
+            changes = [(self.owner, self.attribute, self.make), *([self.beside] if self.beside else ())]
+            for owner, attribute, make in changes:
+                stack.enter_context(patch.object(owner, attribute, make(getattr(owner, attribute))))
             yield
 
 
@@ -102,6 +107,17 @@ def _empty(real: Any) -> Any:
 def _unsuspecting(real: Any) -> Any:
     """Know the conditions, but no checkpoint that a session refused."""
     return SimpleNamespace(**{**vars(real), "reasons": lambda *_, **__: {}})
+
+
+def _daily(real: Any) -> Any:
+    """Look once a day, as if reading a checkpoint took so long."""
+
+    def look(self: Any, now: int) -> None:
+        if now >= getattr(self, "looks_at", 0):
+            self.looks_at = now + DAY
+            real(self, now)
+
+    return look
 
 
 def _steps(change: Callable[[list[Any], Any, int], list[Any]]) -> Callable[[Any], Any]:
@@ -398,7 +414,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is, first_seed=49),
-    Mutant("parent again", "a refused parent is given to the next child", snapshot, "conditions", _unsuspecting),
+    Mutant(
+        "parent again",
+        "a refused parent is given to the next child while it is verified",
+        snapshot,
+        "conditions",
+        _unsuspecting,
+        first_seed=2932,
+        beside=(verification.Suspects, "look", _daily),
+    ),
     Mutant("parent unread", "a refused parent is never verified", verification.Suspects, "look", _silent),
     Mutant("jobs pay for places", "a session that never trained is a failure", cycle, "reconcile", _facts(begun=_ALL)),
     Mutant("hold stays behind", "a session that began late holds hours that are past", apply, "_move", _silent),
