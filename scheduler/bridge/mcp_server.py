@@ -5,6 +5,7 @@ Tools that change something exist only if they were enabled, and show a preview 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import secrets
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from scheduler.clock import stopwatch
-from scheduler.verbs.arguments import checked
+from scheduler.verbs.arguments import CommandFailed, checked
 from scheduler.verbs.log_tail import printable
 from scheduler.verbs.surface import Surface, Verb
 from scheduler.verbs.table import VERBS, ask, document
@@ -50,6 +51,7 @@ _CONFIRM, _CONTEXT = "confirm", "context"
 _SHOWN_BY = {"job": "queue.show", "run": "runs.show", "version": "models.show"}
 """What shows the subject of a change, which is its first argument."""
 _OF_A_JOB = ("name", "state", "why", "done_step", "target_step", "weight")
+_DIFFERS = "Violations"  # what a dry run of models.sync fails with: its message is the preview
 _OURS = {"dry_run", "expect"}  # used by the preview and its token
 _ASKED_MAX = 4_000  # characters of a preview displayed to a person
 _ASKED_BETWEEN_CALLS = "2026-07-28"  # from this protocol version on a server may not ask during a call
@@ -75,29 +77,47 @@ class Tokens:
 
     _pending: dict[str, tuple[float, str, str]] = field(default_factory=dict)
 
-    def give(self, verb: str, args: dict[str, Any], fingerprint: str = "") -> str:
-        """Return a token for one change, bound to the fingerprint of its files."""
+    def give(self, verb: str, args: dict[str, Any], contents: str = "") -> str:
+        """Return a token for one change, bound to the digest of the contents that were shown."""
         while len(self._pending) >= _TOKENS_MAX:
             del self._pending[next(iter(self._pending))]
         token = secrets.token_urlsafe(12)
-        self._pending[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args), fingerprint)
+        self._pending[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args), contents)
         return token
 
     def take(self, token: str, verb: str, args: dict[str, Any]) -> str | None:
-        """Use a token up and return its fingerprint; None if it is for another change, used or expired."""
-        until, key, fingerprint = self._pending.pop(token, (0.0, "", ""))
-        return fingerprint if stopwatch() < until and key == _key(verb, args) else None
+        """Use a token up and return its digest; None if it is for another change, used or expired."""
+        until, key, contents = self._pending.pop(token, (0.0, "", ""))
+        return contents if stopwatch() < until and key == _key(verb, args) else None
 
 
-def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
-    """Return a preview of a change, or the present state of its subject. Raises what the verb raises."""
-    if "dry_run" in verb.takes.model_fields:
-        return ask(surface, verb.name, {**args, "dry_run": True})
-    if verb.name == "queue.priority":
-        return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}})
+def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> tuple[Any, str]:
+    """Return a preview of a change, or the present state of its subject, and the digest of what the change is about.
+
+    Raises what the verb raises.
+    """
     name, subject = next(iter(args.items()), ("", ""))
-    details = ask(surface, _SHOWN_BY[name], {name: subject}) if name in _SHOWN_BY else args
-    return {key: details[key] for key in _OF_A_JOB} if name == "job" else details
+    if "dry_run" in verb.takes.model_fields:
+        try:
+            details = ask(surface, verb.name, {**args, "dry_run": True})
+        except CommandFailed as error:
+            if error.document.get("kind") != _DIFFERS:
+                raise
+            details = error.document
+        return details, details.get("fingerprint") or _digest(details)
+    if name not in _SHOWN_BY:
+        return args, ""
+    details = ask(surface, _SHOWN_BY[name], {name: subject})
+    if name != "job":
+        return details, ""
+    contents = _digest([details["created_at"], details["spec"]])  # another job may get the name of a removed one
+    if verb.name == "queue.priority":
+        return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}}), contents
+    return {key: details[key] for key in _OF_A_JOB} | {"command": details["spec"]["command"]}, contents
+
+
+def _digest(details: Any) -> str:
+    return hashlib.sha256(json.dumps(details, sort_keys=True).encode()).hexdigest()
 
 
 def _key(verb: str, args: dict[str, Any]) -> str:
@@ -163,14 +183,17 @@ class Tools:
         token = raw.pop(_CONFIRM, "")
         try:
             args = checked(verb.takes, raw).model_dump(mode="json", exclude_unset=True)
-            fingerprint = self.tokens.take(token, verb.name, args) if verb.changes and token else None
-            if verb.changes and fingerprint is None:
-                previewed = preview(self.surface, verb, args)
-                document, again = marked(previewed), self.tokens.give(verb.name, args, previewed.get("fingerprint", ""))
-                why = "This token is for another change, was used or is too old. " if token else ""
-                what = f"{why}Nothing was done. To do it, call again with the same arguments and this token."
-                return {"done": False, "what": f"{verb.name}: {verb.summary} {what}", _CONFIRM: again, **document}
-            expected = {"expect": fingerprint} if fingerprint else {}
+            agreed = self.tokens.take(token, verb.name, args) if verb.changes and token else None
+            compares = "expect" in verb.takes.model_fields
+            if verb.changes and (agreed is None or not compares):
+                previewed, contents = preview(self.surface, verb, args)
+                if agreed != contents:
+                    again = self.tokens.give(verb.name, args, contents)
+                    why = "This token is used, too old, or for another change or other contents. " if token else ""
+                    what = f"{why}Nothing was done. To do it, call again with the same arguments and this token."
+                    what = f"{verb.name}: {verb.summary} {what}"
+                    return {"done": False, "what": what, _CONFIRM: again, **marked(previewed)}
+            expected = {"expect": agreed} if compares else {}
             result = marked(ask(self.surface, verb.name, {**args, **expected}))
             return {"done": True, **result} if verb.changes else result
         except Exception as error:  # noqa: BLE001 - every error is reported to the agent

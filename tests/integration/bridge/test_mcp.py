@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import document_of
 from scheduler.service.requests import queue
 from scheduler.store import jobs, runs
-from scheduler.verbs.surface import Surface
+from scheduler.verbs.arguments import CommandFailed
+from scheduler.verbs.surface import Processes, Surface
 from scheduler.verbs.table import VERBS
 from tests.lab.port import command, talking
 from tests.lab.web.world import World
@@ -179,6 +180,54 @@ def test_an_agreement_is_for_the_contents_that_were_shown(world: World, tmp_path
         names = {record.spec.name for record in jobs.everything(tx)}
     assert "swapped" in names
     assert "swapped-too" not in names
+
+
+def test_an_agreement_is_for_the_job_that_was_shown(world: World) -> None:
+    """A job may be changed between the preview and the token, or another one may have its name."""
+    with world.database.read() as tx:
+        job = jobs.everything(tx, {"queued"})[1].spec.name
+
+    async def work(client: Client) -> None:
+        for tool, more in (("queue_hold", {"why": "too warm"}), ("queue_priority", {"weight": 3.0})):
+            shown = await used(client, tool, job=job, **more)
+            queue.change(world.database, job, world.now, "person", command=("rm", tool))
+            other = await used(client, tool, job=job, **more, confirm=shown["confirm"])
+            assert not other["done"]
+            assert "other contents" in other["what"]
+            assert tool == "queue_priority" or other["data"]["command"] == ["rm", tool]
+            assert (await used(client, tool, job=job, **more, confirm=other["confirm"]))["done"]
+
+    talk_within(world, work)
+
+
+def test_an_agreement_is_for_the_version_that_was_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment without a number is of what is promoted then; a target that differs is shown and can be synced."""
+    version, done = "ufm@3", []
+
+    def run(_: Processes, words: Sequence[str], *__: object, **___: object) -> dict[str, object]:
+        if "--dry-run" not in words:
+            done.append([*words, version])
+        elif words[1] == "sync":
+            raise CommandFailed({"kind": "Violations", "message": f"here is not {version}", "exit_code": 9})
+        return {"version": version}
+
+    async def work(client: Client) -> None:
+        nonlocal version
+        for tool, more in (
+            ("models_deploy", {"version": "ufm", "target": "here"}),
+            ("models_sync", {"target": "here"}),
+        ):
+            version = "ufm@3"
+            shown = await used(client, tool, **more)
+            assert version in str(shown["data"])
+            version = "ufm@4"
+            other = await used(client, tool, **more, confirm=shown["confirm"])
+            assert (other["done"], done) == (False, [])
+            assert (await used(client, tool, **more, confirm=other["confirm"]))["done"]
+            assert done.pop()[-1] == "ufm@4"
+
+    monkeypatch.setattr(Processes, "run", run)
+    talk_within(world, work)
 
 
 def test_an_argument_that_no_tool_has_is_refused(world: World) -> None:
