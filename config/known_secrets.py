@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from config.credentials import FOLDER
 from config.database_address import address_secrets, password_file
 from config.secret import is_secret
+from jobs.payload.bounded_file import open_regular
 from jobs.payload.redact import Redactor
 
 _FILE_MAX_BYTES = 64 << 10
@@ -78,10 +78,7 @@ class KnownSecrets(Redactor):
 def secrets_of_file(file: Path) -> set[str]:
     """Return what is secret in a file of credentials: JSON, INI, lines as PostgreSQL keeps them, or a bare token."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return set()
+        with open_regular(file) as stream:
             text = stream.read(_FILE_MAX_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return set()

@@ -15,19 +15,27 @@ TEXT_BYTES_MAX = 4 << 20
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
-    """Return the bytes of a regular file; links are followed.
+def open_regular(path: Path | str, flags: int = _FLAGS, folder: int | None = None) -> BinaryIO:
+    """Open a regular file, below an open ``folder`` if one is given; links are followed.
 
-    Raises OSError: EINVAL for a device, a pipe or a socket, which could block or never end, and EFBIG beyond
-    ``bytes_max``.
+    Raises OSError, ENXIO for a device, a pipe or a socket, which could block or never end.
     """
-    descriptor = os.open(path, _FLAGS)
-    with os.fdopen(descriptor, "rb") as stream:
+    descriptor = os.open(path, flags, dir_fd=folder)
+    try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            raise OSError(errno.ENXIO, "not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
+    """Return the bytes of a regular file. Raises what open_regular raises, and OSError EFBIG beyond ``bytes_max``."""
+    with open_regular(path) as stream:
         data = stream.read(bytes_max + 1)
     if data is None:  # a file of /proc that would block
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
@@ -79,14 +87,7 @@ def _opened(folder: int, name: str, *, make: bool) -> int:
 
 def open_in(folder: int, name: str) -> BinaryIO:
     """Open the plain file ``name`` of an open folder. Raises OSError, with a number of ODD for anything else."""
-    descriptor = os.open(name, _FILE, dir_fd=folder)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ENXIO, "this is no plain file", name)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return open_regular(name, _FILE, folder)
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from platforms.base import Misconfigured, SecretWay
 from platforms.options import Written, read_options
@@ -76,9 +77,7 @@ def _usual_files(environ: Mapping[str, str]) -> list[Path]:
 def _from_file(path: Path, *, private: bool) -> Credentials:
     try:
         mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            raise _wrong(f"{path} is no file with credentials. {_ADVICE}")
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_bounded(path).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(f"{path} cannot be read: {error}. {_ADVICE}") from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from config.settings import ExportSettings
 from jobs.nouns.window import DAY, Window
+from jobs.payload.bounded_file import read_bounded
 from jobs.payload.whole_file import write_whole
 from scheduler.report.timeline import TimelineSession, timeline_of
 from scheduler.service.outside.calls import fail
@@ -26,7 +27,7 @@ from scheduler.store.series import Point
 _DROPPED = "the daemon no longer sends this. Set export.series, and run examples/trackers/send.py on that folder"
 _AHEAD_SECONDS = 28 * DAY
 _COLUMNS = ("attempt", "step", "at", *series.FIGURES)
-_LINE_BYTES = 75
+_LINE_BYTES, _FILE_BYTES_MAX = 75, 1 << 30
 _POLYNOMIAL, _MASK = 0x82F63B78, 0xA282EAD8
 _FLOAT_MAX = 3.4028234663852886e38
 _HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")
@@ -92,7 +93,7 @@ def csv_of(points: Sequence[Point]) -> str:
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
     """Append the metrics since the last complete record of an event file; a record cut off by a crash is replaced."""
-    existing = file.read_bytes() if file.exists() else b""
+    existing = read_bounded(file, _FILE_BYTES_MAX) if file.exists() else b""
     last, end = newest(existing)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
     for point in sorted(points, key=lambda point: (point.at, point.attempt, point.step)):
@@ -108,9 +109,8 @@ def add_events(file: Path, points: Sequence[Point]) -> None:
 
 def _write(file: Path, data: bytes) -> None:
     """Write a file atomically; a file with the same content is not touched."""
-    if file.exists() and file.read_bytes() == data:
-        return
-    write_whole(file, data)
+    if not file.exists() or read_bounded(file, _FILE_BYTES_MAX) != data:
+        write_whole(file, data)
 
 
 # Running and planned sessions as an iCalendar file (RFC 5545). Pure.

@@ -398,3 +398,17 @@ def test_a_link_to_a_file_is_scanned_for_secrets(tmp_path: Path) -> None:
     (tmp_path / "link.env").symlink_to("real.env")
     with pytest.raises(SecretsFound, match=r"real\.env:1 \(Hugging Face token\)"):
         folder_of(tmp_path / "scratch", str(tmp_path / "link.env"), print)
+
+
+def test_a_file_that_would_have_its_reader_wait_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /proc/kmsg, a regular file, where there is nothing left to read."""
+    os.mkfifo(tmp_path / "kmsg")
+    for module in ("stat", "pathlib"):
+        monkeypatch.setattr(f"{module}.S_ISREG", lambda _: True)
+    writer = os.open(tmp_path / "kmsg", os.O_RDWR)
+    try:
+        assert (folder_of(tmp_path / "scratch", str(tmp_path / "kmsg"), print) / "kmsg").read_bytes() == b""
+    finally:
+        os.close(writer)

@@ -156,7 +156,7 @@ def test_votes_that_cannot_be_read_take_nothing_back_and_are_told_once(world: Wo
     look(world)
     with world.database.read() as tx:
         told = [str(event.data["why"]) for event in events.tail(tx, kinds={watching.BLIND})]
-    assert ["no plain file" in told[1], "there is no file of votes" in told[2], len(told)] == [True, True, 3]
+    assert ["not a regular file" in told[1], "there is no file of votes" in told[2], len(told)] == [True, True, 3]
     votes.touch()
     vote(votes, worse=60)
     look(world)

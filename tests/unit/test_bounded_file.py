@@ -18,8 +18,13 @@ from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.manifest import read_json
 from jobs.environment.tool import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
+from jobs.payload.scorers.given import read_outputs
+from jobs.payload.scorers.items import read_items
 from jobs.problem import InvalidInput, NotFound, ProblemsFound
+from platforms.base import Misconfigured
+from platforms.kaggle.settings import read_credentials
 from scheduler.cli.prompt import show_line
+from scheduler.notify import exports
 from scheduler.web.actors import read_bearer
 
 READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
@@ -34,7 +39,13 @@ READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
     (read_json, CorpusDamaged),
     (lambda path: read_bearer(path, {}, exposed=False), InvalidInput),
     (lambda path: show_line(str(path)), ConfigError),
+    (lambda path: read_credentials(str(path), {}), Misconfigured),
 )
+EXPORTS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
+    (lambda path: exports._write(path, b""), OSError),
+    (lambda path: exports.add_events(path, []), OSError),
+)
+STREAMS: tuple[Callable[[Path], object], ...] = (read_items, read_outputs)
 
 
 def _device(path: Path) -> None:
@@ -47,7 +58,7 @@ def _huge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_device, os.mkfifo, _huge, Path.mkdir])
-@pytest.mark.parametrize(("read", "error"), READERS)
+@pytest.mark.parametrize(("read", "error"), READERS + EXPORTS)
 def test_what_is_no_regular_file_or_too_large_is_refused(
     tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object], error: type[Exception]
 ) -> None:
@@ -56,6 +67,16 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
     make(path)
     with pytest.raises(error):
         read(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+@pytest.mark.parametrize("read", STREAMS)
+def test_what_is_no_regular_file_holds_no_reader_of_lines(
+    tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "lines")
+    with pytest.raises(OSError, match="lines"):
+        read(tmp_path / "lines")
 
 
 ODD_CONTENTS = {

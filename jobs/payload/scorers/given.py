@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..bounded_file import open_regular
 from .items import BadItems, Header, ItemSet, is_name, read_items, records
 from .sandbox.sandbox import Sandbox
 
@@ -94,7 +95,7 @@ def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
     What is no such line is passed over: an item without output is worth nothing, and that is what it gets.
     """
     result: dict[str, list[Mapping[str, Any]]] = {}
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for _, record in records(stream, OUTPUT_BYTES_MAX):
             if record is not None and is_name(record.get("id")):
                 of_item = result.setdefault(record["id"], [])

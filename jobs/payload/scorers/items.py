@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..bounded_file import open_regular
 from ..bounds import NAME_MAX, brief, read_json
 
 ITEMS_MAX = 100_000
@@ -51,7 +52,7 @@ def read_items(path: Path) -> ItemSet:
     digest = hashlib.sha256()
     items: dict[str, Item] = {}
     size = 0
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         number = 0
         while line := stream.readline(LINE_BYTES_MAX + 1):
             number += 1

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bounded_file import read_bounded
+from ..bounded_file import open_regular, read_bounded
 from .given import NotGiven, ScorerInput
 from .items import Item, ScoreLine, is_name, records
 
@@ -54,7 +54,7 @@ def _files(path: Path) -> list[Path]:
 def _lm_eval(path: Path, values: Samples) -> None:
     """Take lm-eval's samples; of several filters the first counts."""
     filters: dict[str, str] = {}
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for _, record in records(stream, _LINE_BYTES_MAX):
             document = record.get("doc") if record else None
             if not record or not isinstance(document, dict) or not is_name(document.get("id")):

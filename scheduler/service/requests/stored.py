@@ -21,6 +21,7 @@ from jobs.environment.tool import PythonTarget, RequirementsError, find_tools, m
 from jobs.inputs.folder import ENDPOINT, TreeError, pack_folder, pin
 from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
+from jobs.payload.bounded_file import open_below
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.payload.store.manifest import Manifest
@@ -378,7 +379,10 @@ def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Pa
     if not place.is_file():
         return place
     scratch.mkdir()
-    shutil.copy(place, scratch / place.name)
+    # Opened without waiting: some regular files of /proc never end.
+    with open_below(real.parent, real.name) as stream, (scratch / place.name).open("xb") as sink:
+        shutil.copyfileobj(stream, sink)
+    shutil.copymode(real, scratch / place.name)
     return scratch
 
 

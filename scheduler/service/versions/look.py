@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,11 +10,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from jobs.payload.bounded_file import open_regular
 from jobs.payload.scorers.items import BadItems
 from jobs.payload.store.manifest import Manifest, blob_key, sha256_file, split_key
 from jobs.payload.store.tree import BadListing
 from jobs.problem import Refusal
-from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, Votes, VotesError, read_scores
+from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, Votes, read_scores
 from jobs.spec import TEST_SET, JobSpec
 from jobs.spec import Evaluation as Wanted
 from platforms.artifacts.base import BlobStore, Missing, StoreError
@@ -420,10 +419,7 @@ _NEVER: _Mark = (0.0, 0, 0, 0)
 
 def read_watch(version: Version, path: Path, usual: float) -> Watch:
     """Return the evidence of a file of votes. Raises VotesError, ValueError for a bad ``usual``, OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe could block for ever
-            raise VotesError(0, f"{path} is no plain file", "name a file that votes are added to")
+    with open_regular(path) as stream:
         votes = Votes(stream, version.name)
         watched = watch(votes, usual)
     return Watch(version.name, str(path), usual, watched, votes.digest)
