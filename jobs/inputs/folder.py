@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from jobs.nouns.keys import REPOSITORY
 from jobs.payload.bounded_file import open_below
 from jobs.payload.bounds import read_json
+from jobs.payload.clock import stopwatch
 from jobs.payload.store.hub import GIT, KIND, HubDenied, Repository, ask, parse_repository, patiently
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, BadListing, Entry, Kind, Tree, encode_listing, encode_tree
 from jobs.problem import InvalidInput
@@ -176,7 +177,7 @@ ENDPOINT = "https://huggingface.co"
 _GIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r"<([^>]+)>\s*;\s*rel=\"?next\"?")
-_PAGES_MAX = 1_000
+_PAGES_MAX, _LISTING_SECONDS = 1_000, 600
 _NAMED = 10  # an error names at most so many files
 _PAGE_BYTES_MAX = 32 << 20
 
@@ -226,8 +227,10 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
 def _files(address: str, token: str) -> list[Entry]:
     """Return all files of a commit, from all pages of the listing. Raises BadListing and what ``ask`` raises."""
     entries: list[Entry] = []
-    first, following = urlsplit(address), address
+    first, following, ends_at = urlsplit(address), address, stopwatch() + _LISTING_SECONDS
     for _ in range(_PAGES_MAX):
+        if stopwatch() > ends_at:
+            raise BadListing(f"the Hub's listing takes more than {_LISTING_SECONDS} s")
         document, link = _document(following, token)
         if not isinstance(document, list):
             raise BadListing("the Hub's listing is none")

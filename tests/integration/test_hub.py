@@ -219,3 +219,10 @@ def test_an_odd_name_is_refused_before_the_hub_is_asked(place: StandInHub, sourc
 def test_a_hub_out_of_reach_is_told(place: StandInHub) -> None:
     with pytest.raises(TreeError, match=r"the Hub cannot be asked: .*6 times"):
         client.pin(f"hf:{NAME}", "http://127.0.0.1:9", "")
+
+
+def test_a_listing_without_end_is_given_up(place: StandInHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its pages may come in time: a thousand of them would hold a command for hours."""
+    monkeypatch.setattr(client, "_LISTING_SECONDS", -1)
+    with pytest.raises(TreeError, match="the Hub's listing takes more than -1 s"):
+        client.pin(f"hf:{NAME}", place.endpoint, "")
