@@ -18,9 +18,9 @@ _NOTHING = re.compile(r"(?!)")
 
 
 def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a child process: those that say where programs, certificates and proxies are.
+    """Return the variables of a child process: programs, language, time zone, certificates and proxies of ours.
 
-    Of the others only those that ``keep`` matches whole; ``more`` are added as they are.
+    Of our other variables only those that ``keep`` matches in full are passed; ``more`` are added unchanged.
     """
     kept = {name: text for name, text in os.environ.items() if _ALWAYS.fullmatch(name) or keep.fullmatch(name)}
     return kept | dict(more or {})
@@ -33,7 +33,7 @@ def run_child(
     folder: Path | None = None,
     standard_input: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
-    """Return how a program ended that was given ``given``. Raises OSError and subprocess.TimeoutExpired."""
+    """Run a program and return how it ended, with its output. Raises OSError and subprocess.TimeoutExpired."""
     return subprocess.run(
         words, cwd=folder, env=environment, input=standard_input, capture_output=True, timeout=seconds, check=False
     )

@@ -139,9 +139,7 @@ class StopRule:
         Option("Stop early when this metric of its checkpoints improves no more.", "--stop-on", "METRIC"),
     ]
     patience: Annotated[
-        int,
-        keys.PATIENCE,
-        Option("After so many checkpoints without an improvement. Default: 3.", "--patience", "N"),
+        int, keys.PATIENCE, Option("After so many checkpoints without an improvement. Default: 3.", "--patience", "N")
     ] = 0
     least: Annotated[float, number(0, 10**9)] = 0.0
     value: Annotated[float | None, number(-(10**9), 10**9)] = None

@@ -426,9 +426,7 @@ INSTANT = Rule(
     range=Range(0, YEAR_3000 - 1, "UTC seconds", whole=True),
 )
 NAME = matching(
-    r"[a-z0-9][a-z0-9._-]{0,39}",
-    "this is no usable name",
-    "use up to 40 characters of a-z, 0-9, dots and hyphens",
+    r"[a-z0-9][a-z0-9._-]{0,39}", "this is no usable name", "use up to 40 characters of a-z, 0-9, dots and hyphens"
 )
 PARTS = Rule(_parts)
 PATIENCE = Rule(_patience, kind=int)

@@ -36,8 +36,7 @@ _BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that report an 
 
 
 Command = Annotated[
-    str,
-    Written(form=re.compile(r"(?s)[^\0]{0,2000}"), remedy="Put long commands into a script there, and name it"),
+    str, Written(form=re.compile(r"(?s)[^\0]{0,2000}"), remedy="Put long commands into a script there, and name it")
 ]
 HealthTime = Annotated[int, Written("health_time", most=3_600)]
 CopyTime = Annotated[int, Written("copy_time", most=86_400)]

@@ -205,10 +205,7 @@ def document(event: Event, names: Collection[str]) -> dict[str, Any]:
 def rule_message(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]:
     """Return one message about all events of a rule (at least one)."""
     lines = lines_about(wanted)
-    return {
-        "subject": f"Training: {lines[0]}"[:200],
-        "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""]),
-    }
+    return {"subject": f"Training: {lines[0]}"[:200], "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""])}
 
 
 def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:

@@ -21,13 +21,7 @@ from jobs.payload.store.manifest import sync
 from scheduler.clock import pause
 from scheduler.store.due import RESTORED
 from scheduler.store.engine import Database, open_database, upgrade
-from scheduler.store.errors import (
-    DatabaseBusy,
-    DatabaseCorrupt,
-    StoreFailure,
-    newer_database,
-    translated,
-)
+from scheduler.store.errors import DatabaseBusy, DatabaseCorrupt, StoreFailure, newer_database, translated
 from scheduler.store.lease import current
 from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify

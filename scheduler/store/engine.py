@@ -32,13 +32,7 @@ from scheduler.core.reasons import Cause
 from scheduler.core.run import Outcome
 from scheduler.core.version import VERSION_STATES
 from scheduler.store import checkpoints, codec, plan_json
-from scheduler.store.errors import (
-    CORRUPT_REMEDY,
-    DatabaseCorrupt,
-    StoreFailure,
-    newer_database,
-    translated,
-)
+from scheduler.store.errors import CORRUPT_REMEDY, DatabaseCorrupt, StoreFailure, newer_database, translated
 from scheduler.store.schema import REVISIONS, metadata
 
 Row = Mapping[str, Any]

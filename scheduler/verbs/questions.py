@@ -319,11 +319,7 @@ def runs_show(source: Source, run: Name) -> shapes.RunDetail:
 
 @verb("events.list", "/events")
 def events_list(
-    source: Source,
-    after: Position = 0,
-    limit: Rows = 200,
-    kinds: Names | None = None,
-    subject: Name | None = None,
+    source: Source, after: Position = 0, limit: Rows = 200, kinds: Names | None = None, subject: Name | None = None
 ) -> shapes.Events:
     """What happened after an event, oldest first."""
     with source.read() as tx:

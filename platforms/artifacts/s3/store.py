@@ -233,11 +233,7 @@ class S3Store:
 
     def _put(self, key: str, data: bytes, conditions: Mapping[str, str] | None = None) -> None:
         self.client.put_object(
-            Bucket=self.bucket,
-            Key=self._name(key),
-            Body=data,
-            ChecksumSHA256=sha256_base64(data),
-            **(conditions or {}),
+            Bucket=self.bucket, Key=self._name(key), Body=data, ChecksumSHA256=sha256_base64(data), **(conditions or {})
         )
 
 

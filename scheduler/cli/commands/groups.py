@@ -108,13 +108,9 @@ _SERVICE = {
     "status": ("service:status", "Show what systemd says of the daemon, sessions and page."),
 }
 service = group("The daemon as a service of systemd: install, remove, look.", "status", _SERVICE)
-_REPORT = {
-    "weekly": ("report:weekly", "Show the report of a week: headline, actions, models, hours and money."),
-}
+_REPORT = {"weekly": ("report:weekly", "Show the report of a week: headline, actions, models, hours and money.")}
 report = group("The weekly report.", "weekly", _REPORT)
-_WEB = {
-    "serve": ("web:serve", "Serve the status page until SIGTERM or Ctrl-C."),
-}
+_WEB = {"serve": ("web:serve", "Serve the status page until SIGTERM or Ctrl-C.")}
 web = group("The status page in a browser, its JSON API and metrics.", commands=_WEB)
 _CONFIG = {
     "show": ("doctor:show", "Show every setting with its value and where it came from."),

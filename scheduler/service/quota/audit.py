@@ -18,15 +18,7 @@ from sqlalchemy import Connection
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, MoneyQuota
 from jobs.nouns.window import DAY, EVER, Window
-from platforms.base import (
-    Misconfigured,
-    Observed,
-    PlatformError,
-    QuotaReading,
-    SessionState,
-    StopChannel,
-    Unreachable,
-)
+from platforms.base import Misconfigured, Observed, PlatformError, QuotaReading, SessionState, StopChannel, Unreachable
 from scheduler.clock import SchedulerClock, at_least
 from scheduler.core.ledger import Charge, EntryKind, corrections, device_seconds_within, fold, seconds_within
 from scheduler.core.plan import Placement

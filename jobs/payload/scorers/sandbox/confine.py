@@ -1,7 +1,7 @@
-"""Control groups around the sandbox: the one limit on what all of its processes use together.
+"""Limits of the sandbox: control groups for the memory of all processes together, and a list of system calls.
 
-A scope of systemd where it may be had, else a control group of our own as root, else the limits of each process alone,
-and the sum is counted while they run.
+The control group is a scope of systemd if possible, else one of our own if we are root. Otherwise each process has its
+own limits, and the sum is counted while they run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# What code in the sandbox may use, and how what ran in it ended.
+# Limits of a run, and how it ended.
 How = Literal["exited", "killed", "timeout", "output", "memory"]
 FILES_MAX = 200
 FILE_BYTES_MAX = 16 << 20  # of all files that are given to one program
 
 
 class SandboxMissing(RuntimeError):
-    """There is no sandbox here, and nothing is run without one: why, and what would help."""
+    """There is no sandbox on this machine, so that nothing is run: the reason and a remedy."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(f"{why}; {remedy}")
@@ -36,10 +36,10 @@ class SandboxMissing(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Wall seconds of a run; per process: CPU seconds, address space and file size; processes; each tmpfs; output kept.
+    """The limits of a run: wall seconds, processes, output; and of each process: CPU seconds, address space, file size.
 
-    ``total_bytes`` bounds the memory of all processes of a run together: by a control group, files in memory included,
-    or where none can be had by counting it ten times a second, and then ``files`` bounds how many each tmpfs has.
+    ``total_bytes`` limits the memory of all processes together, with files in memory. Without a control group it is
+    counted ten times a second, and ``files`` limits the number of files of each tmpfs.
     """
 
     wall_seconds: float = 10.0
@@ -53,14 +53,14 @@ class SandboxLimits:
     output_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
-        """Refuse a run that nothing would end."""
+        """Refuse a run without a time limit."""
         if not 0 < self.wall_seconds <= 3_600:
             raise ValueError(f"a run of {self.wall_seconds} s: the wall limit is above 0 and at most an hour")
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxEnded:
-    """How a program ended: by itself with ``status``, by a signal or the wall limit, as it wrote or took too much."""
+    """How a program ended: with ``status``, by a signal, or because it exceeded a limit of time, output or memory."""
 
     how: How
     status: int
@@ -68,7 +68,7 @@ class SandboxEnded:
 
     @property
     def clean(self) -> bool:
-        """Return whether it ended by itself with status 0; which says nothing of what it was asked to prove."""
+        """Return whether it exited with status 0; that does not prove that its tests passed."""
         return self.how == "exited" and self.status == 0
 
 
@@ -79,9 +79,9 @@ _LEAVE_TRIES, _LEAVE_SECONDS = 100, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Words before a command that put it below a limit, and the groups to remove afterwards.
+    """The words before a command that apply a limit to it, and the control groups to remove afterwards.
 
-    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last bounds each process, and their sum is counted.
+    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last limits each process, and their sum is counted.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Confinement:
     groups: tuple[Path, ...] = ()
 
     def leave(self) -> None:
-        """Remove the groups, once what was killed in them is gone; one that stays busy goes with the machine."""
+        """Remove the groups after their killed processes have ended; a group that stays busy is left."""
         for group in self.groups:
             for _ in range(_LEAVE_TRIES):
                 try:
@@ -179,7 +179,7 @@ def _works(command: Sequence[str]) -> bool:
 
 # The system calls that code in the sandbox may make, as a filter for the kernel. All others do not exist there.
 #
-# Denied by that are keys (keyctl, add_key), io_uring, bpf, perf, userfaultfd, mounts, namespaces, tracing, files in
+# It denies keys (keyctl, add_key), io_uring, bpf, perf, userfaultfd, mounts, namespaces, tracing, files in
 # memory (memfd_create) and what later kernels add. Numbers are the kernel's: asm/unistd_64.h, asm-generic/unistd.h.
 # name:number on x86_64:number on aarch64, where it is there
 _ALLOWED = """
@@ -216,15 +216,14 @@ copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 p
 statx:332:291 rseq:334:293 close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441
 futex_waitv:449:449
 """
-# Those that are judged by an argument as well: clone, fcntl, ioctl, setsockopt, socket,
-# socketpair.
+# Allowed or not depending on an argument: clone, fcntl, ioctl, setsockopt, socket, socketpair.
 _JUDGED = {"x86_64": (56, 72, 16, 54, 41, 53), "aarch64": (220, 25, 29, 208, 198, 199)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # calls of the x32 ABI, which is another table
 _NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
 _OF_HOST_FILES = (1024, 1026)  # F_SETLEASE holds up who opens a file, F_NOTIFY tells of it
-# Of terminals their settings, size, group and pair, but no typing and no line discipline; of all files FIONREAD,
-# FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Others are doors into drivers and file systems.
+# For terminals: settings, size, group and pair, but neither typing nor line disciplines. For all files: FIONREAD,
+# FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Others lead into drivers and file systems.
 _IOCTLS = (*range(0x5401, 0x540C), *range(0x540E, 0x5412), 0x5413, 0x5414, 0x541B, 0x5421, 0x5422, 0x5425, 0x5429)
 _IOCTLS += (0x5441, 0x5450, 0x5451, 0x5452, 0x80045430, 0x40045431)
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
@@ -262,7 +261,7 @@ def seccomp_filter(machine: str = "") -> bytes:
         *_judged(fcntl, _SECOND, _any_of(_OF_HOST_FILES), matched=_NOT_PERMITTED, other=_ALLOW),
         *_judged(ioctl, _SECOND, _any_of(_IOCTLS), matched=_ALLOW, other=_REFUSE | errno.ENOTTY),
     ]
-    # It is only a wish: buffers stay of the usual size, by which memory is counted, and the caller hears of success.
+    # The call does nothing and reports success: memory is counted by the usual size of buffers.
     program += _judged(setsockopt, _SECOND, of_buffer, matched=_REFUSE, other=_ALLOW)
     for call in sockets:
         program += _judged(call, _THIRD, of_socket, matched=_ALLOW, other=_REFUSE | errno.EAFNOSUPPORT)
@@ -281,7 +280,7 @@ def _any_of(values: tuple[int, ...]) -> list[bytes]:
 
 
 def _judged(call: int, offset: int, tests: list[bytes], *, matched: int, other: int) -> list[bytes]:
-    """Return the steps for one call whose argument at ``offset`` decides; they leave the number of others loaded."""
+    """Return the steps for one call, which is allowed depending on its argument at ``offset``."""
     return [
         _step(_EQUALS, call, 0, len(tests) + 3),
         _step(_LOAD, offset),

@@ -1,7 +1,7 @@
-"""Runs programs in namespaces of their own: no network, no files but given ones, another user, and an end in any case.
+"""Runs programs in a sandbox: no network, no files except the given ones, another user, and a time limit.
 
-Built on bubblewrap. Files go in as bytes through descriptors, never as a folder of this machine, so that there are no
-links to follow and no rights to set. What a program prints is read here and cut; what it claims is not trusted.
+Built on bubblewrap. Files are passed as bytes through descriptors, never as a folder of this machine: no links must be
+followed and no permissions set. The output is cut to a limit, and nothing that it claims is trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path, PurePosixPath
 
 from ...clock import stopwatch
@@ -55,7 +55,7 @@ _TMP = "/tmp"  # noqa: S108 - the one inside, which is not shared
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs: words of a command, files below ``/in`` by path, and descriptors that it keeps under their numbers."""
+    """A program to run: its command, its files by path below ``/in``, and descriptors that it inherits."""
 
     words: Sequence[str]
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -78,18 +78,18 @@ class Sandbox:
 
     @property
     def text(self) -> str:
-        """Say in a few words what holds the code, for the record beside its results."""
+        """A short description of the mechanisms, recorded beside the results."""
         bounded = {"scope": "memory in a systemd scope", "cgroup": "memory in a control group"}
         return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory counted ten times a second')}"
 
     def close(self) -> None:
-        """Remove what was made for it."""
+        """Remove the control groups that were created for it."""
         self.confinement.leave()
 
     def run(self, *programs: Program) -> list[SandboxEnded]:
-        """Run programs side by side until all have ended, or one of them went too far; return how each ended.
+        """Run programs in parallel until all have ended, or one exceeds a limit; return how each ended.
 
-        ``keeps`` of a program are closed here once it has started: a pipe then ends with those who hold its ends.
+        The descriptors ``keeps`` of a program are closed here after its start, so that a pipe ends with the programs.
         """
         started: list[_Started] = []
         kept = [list(program.keeps) for program in programs]
@@ -97,19 +97,20 @@ class Sandbox:
         try:
             for program in programs:
                 started.append(self._start(program))
-                _close(kept.pop(0))
+                for number in kept.pop(0):
+                    os.close(number)
             _watch(started, deadline, self.limits, counted=self.confinement.kind == "rlimits")
         finally:
             for one in started:
                 one.end()
-            for numbers in kept:  # of programs that could not be started
-                _close(numbers)
+            for number in chain.from_iterable(kept):  # of programs that could not be started
+                os.close(number)
         return [one.ended() for one in started]
 
     def command(self, words: Sequence[str], files: Mapping[str, int], calls: int) -> list[str]:
-        """Return the whole command line.
+        """Return the command line.
 
-        ``files`` are descriptors by path below /in, ``calls`` that of the filter of system calls.
+        ``files`` are descriptors by path below /in, ``calls`` is the descriptor of the filter of system calls.
         """
         limits = self.limits
         # A core of one byte: nothing is written, and no handler of the machine is started, as it would be for none.
@@ -119,11 +120,8 @@ class Sandbox:
             f"--nproc={limits.processes} --as={limits.process_bytes} --fsize={limits.file_bytes} --core={core}"
             f" --cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1} --nofile={limits.open_files}"
         )
-        dropped = (
-            []
-            if self.drop_to is None
-            else ["--reuid", str(self.drop_to), "--regid", str(self.drop_to), "--clear-groups"]
-        )
+        user = str(self.drop_to)
+        dropped = [] if self.drop_to is None else ["--reuid", user, "--regid", user, "--clear-groups"]
         return [
             *self.confinement.words,
             *(sys.executable, "-I", "-S", "-c", _WITHOUT_KEYS),
@@ -173,7 +171,7 @@ def _in_memory(content: bytes, opened: contextlib.ExitStack) -> int:
 
 
 class _Started:
-    """A running program, with what it has printed so far."""
+    """A running program, with its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - it was asked for
@@ -183,7 +181,7 @@ class _Started:
         self.how: How | None = None
 
     def read(self, most: int) -> bool:
-        """Take what is there; False at the end of it, or when it is more than ``most``."""
+        """Read the available output; return False at its end, or if it is longer than ``most`` bytes."""
         piece = os.read(self.stream.fileno(), _READ_BYTES)
         self.output += piece[: most - len(self.output)]
         if len(piece) and len(self.output) >= most:
@@ -191,7 +189,7 @@ class _Started:
         return bool(piece) and self.how is None
 
     def takes_too_much(self, limits: SandboxLimits) -> bool:
-        """Return whether it holds more memory, or more files in memory, than all of a run may."""
+        """Return whether it uses more memory, or more files in memory, than a run may."""
         pid = self.process.pid
         files = max(files_of(pid, folder) for folder in (_TMP, "/box"))
         if memory_bytes(pid) > limits.total_bytes or files > limits.files:
@@ -199,7 +197,7 @@ class _Started:
         return self.how == "memory"
 
     def end(self) -> None:
-        """Kill what still runs of it, all at once, and wait for that."""
+        """Kill all its processes and wait for the end."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(_REAP_SECONDS)
@@ -214,7 +212,7 @@ class _Started:
 
 
 def _watch(started: Sequence[_Started], deadline: float, limits: SandboxLimits, *, counted: bool) -> None:
-    """Read all outputs until all have ended by themselves, or one must be ended; its memory too where ``counted``."""
+    """Read all outputs until all programs have ended or one exceeds a limit; with ``counted`` also of memory."""
     with selectors.DefaultSelector() as waiting:
         for one in started:
             waiting.register(one.stream, selectors.EVENT_READ, one)
@@ -236,19 +234,14 @@ def _watch(started: Sequence[_Started], deadline: float, limits: SandboxLimits, 
             one.how = "timeout"
 
 
-def _close(numbers: Sequence[int]) -> None:
-    for number in numbers:
-        os.close(number)
-
-
 def interpreters() -> list[str]:
-    """Return the interpreters that may run inside: the system's first, which every user can read."""
+    """Return the interpreters that may run inside; first the system's, which every user can read."""
     own = str(Path(sys.executable).resolve())
     return [path for path in dict.fromkeys(["/usr/bin/python3", own]) if Path(path).exists()]
 
 
 def free_uid() -> int | None:
-    """Return a user id that no account has, for root to change to; None where we are not root."""
+    """Return a user id without an account, for root to change to; None if we are not root."""
     if os.geteuid():
         return None
     used = {entry.pw_uid for entry in pwd.getpwall()}
@@ -256,7 +249,7 @@ def free_uid() -> int | None:
 
 
 def check_tools() -> None:
-    """Raise SandboxMissing when a program is not there that the sandbox is made of."""
+    """Raise SandboxMissing if a program is missing that the sandbox needs."""
     packages = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
     for program, package in packages.items():
         if shutil.which(program) is None:
@@ -266,7 +259,7 @@ def check_tools() -> None:
 
 
 def _system(python: str) -> list[str]:
-    """Return what of this machine is seen inside, read-only: the system's programs, and the interpreter's folder."""
+    """Return the options that show the system's programs and the interpreter's folder inside, read-only."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("lib", "lib64", "bin"):
         path = Path("/", name)
@@ -274,14 +267,8 @@ def _system(python: str) -> list[str]:
             words += ["--symlink", f"usr/{name}", f"/{name}"]
         elif path.is_dir():
             words += ["--ro-bind", f"/{name}", f"/{name}"]
-    words += [
-        "--ro-bind-try",
-        "/etc/ld.so.cache",
-        "/etc/ld.so.cache",
-        "--ro-bind-try",
-        "/etc/alternatives",
-        "/etc/alternatives",
-    ]
+    for place in ("/etc/ld.so.cache", "/etc/alternatives"):
+        words += ["--ro-bind-try", place, place]
     if not python.startswith("/usr/"):
         prefix = str(Path(python).parents[1])
         words += ["--ro-bind", prefix, prefix]
@@ -296,7 +283,7 @@ def _options_of(files: Mapping[str, int]) -> list[str]:
 
 
 def _check(files: Mapping[str, bytes]) -> None:
-    """Raise ValueError for more than a program is given, and for paths that lead elsewhere."""
+    """Raise ValueError for too many or too large files, and for paths that lead outside of ``/in``."""
     if len(files) > FILES_MAX or sum(map(len, files.values())) > FILE_BYTES_MAX:
         raise ValueError(
             f"{len(files)} files: a program gets at most {FILES_MAX}, of {FILE_BYTES_MAX >> 20} MiB together"
@@ -314,13 +301,13 @@ _COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count
 
 
 def memory_bytes(root: int) -> int:
-    """Return the bytes of memory that a process and all below it hold; those that end meanwhile count nothing."""
+    """Return the bytes of memory of a process and its descendants; those that end meanwhile are not counted."""
     inside = _inside(root)
     return sum(_held_by(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
 
 
 def files_of(root: int, folder: str) -> int:
-    """Return how many files there are in a ``folder`` of the sandbox; 0 before it is made, and once all ended."""
+    """Return the number of files in a ``folder`` of the sandbox; 0 before the sandbox exists and after its end."""
     inside = _inside(root)
     with contextlib.suppress(OSError):
         if inside is not None:
@@ -330,7 +317,7 @@ def files_of(root: int, folder: str) -> int:
 
 
 def _inside(root: int) -> Path | None:
-    """Return the folder in /proc of a process that runs in the sandbox; None before there is one, and afterwards."""
+    """Return the folder in /proc of a process inside the sandbox; None if there is none."""
     for pid in reversed(_family(root)):
         with contextlib.suppress(OSError):
             if not (_PROC / str(pid) / "root/").samefile("/"):
@@ -363,7 +350,7 @@ def _held_by(pid: int) -> int:
 
 
 def _held_by_sockets(net: Path) -> int:
-    """Return the most that all sockets of a network hold: two buffers of the usual size, or what waits in TCP's."""
+    """Return an upper limit of the bytes in all sockets of a network: their buffers, and the queues of TCP."""
     try:
         count = int(net.joinpath("sockstat").read_text().split()[2])
         rows = [row.split() for name in ("tcp", "tcp6") for row in net.joinpath(name).read_text().splitlines()[1:]]
@@ -372,9 +359,9 @@ def _held_by_sockets(net: Path) -> int:
     return count * _SOCKET_BYTES + sum(int(queue, 16) for row in rows for queue in row[4].split(":"))
 
 
-# Whether there is a sandbox here: it is tried by what it must stop, before anything else is run in it.
+# Before anything else is run in a sandbox, a probe checks that it prevents what it must prevent.
 _PROBE_LIMITS = SandboxLimits(wall_seconds=15.0, cpu_seconds=5, processes=16)
-# Each line must fail inside; what it prints is the list of those that did not.
+# Each attempt must fail inside; the probe prints those that did not.
 _PROBE = """
 import ctypes, os, socket
 held = []
@@ -412,20 +399,19 @@ for folder in ("/home", "/root", "/var", "/sys"):
 print("probe", os.getuid(), ",".join(held) or "none", flush=True)
 os._exit(0)
 """
-_REMEDIES = (
-    ("uid map", "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns"),
-    (
-        "RTM_NEWADDR",
-        "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns",
-    ),
-    ("ENOSPC", "allow user namespaces: sysctl user.max_user_namespaces must not be 0"),
-    ("No space left", "allow user namespaces: sysctl user.max_user_namespaces must not be 0"),
-    ("not permitted", "in a container, allow user namespaces: its seccomp profile forbids unshare"),
-)
+_FOR_BWRAP = "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns"
+_MORE_OF_THEM = "allow user namespaces: sysctl user.max_user_namespaces must not be 0"
+_REMEDIES = {  # by what bubblewrap's message holds
+    "uid map": _FOR_BWRAP,
+    "RTM_NEWADDR": _FOR_BWRAP,
+    "ENOSPC": _MORE_OF_THEM,
+    "No space left": _MORE_OF_THEM,
+    "not permitted": "in a container, allow user namespaces: its seccomp profile forbids unshare",
+}
 
 
 def open_sandbox(limits: SandboxLimits | None = None) -> Sandbox:
-    """Return a sandbox of ``limits`` that has held what it must hold; close it when done. Raises SandboxMissing."""
+    """Return a sandbox with ``limits`` that has passed the probe; the caller closes it. Raises SandboxMissing."""
     limits = limits or SandboxLimits()
     check_tools()
     confinement = confine(limits)
@@ -438,14 +424,14 @@ def open_sandbox(limits: SandboxLimits | None = None) -> Sandbox:
 
 
 def check_sandbox() -> str:
-    """Return in a few words what holds tested code on this machine. Raises SandboxMissing; what doctor calls."""
+    """Return a short description of the sandbox of this machine, for doctor. Raises SandboxMissing."""
     sandbox = open_sandbox()
     sandbox.close()
     return sandbox.text
 
 
 def _held(sandbox: Sandbox) -> Sandbox:
-    """Return the sandbox with the first interpreter that runs inside, when it holds. Raises SandboxMissing."""
+    """Return the sandbox with the first interpreter that runs inside and passes. Raises SandboxMissing."""
     output = b""
     for has_proc, python in product((True, False), interpreters()):
         tried = replace(sandbox, python=python, has_proc=has_proc)
@@ -461,5 +447,7 @@ def _held(sandbox: Sandbox) -> Sandbox:
             "tested code would not be contained; look at the versions of bubblewrap and of the kernel",
         )
     text = output.decode(errors="replace").strip()
-    remedy = next((cure for sign, cure in _REMEDIES if sign in text), "try: bwrap --unshare-all --ro-bind / / true")
+    remedy = next(
+        (cure for sign, cure in _REMEDIES.items() if sign in text), "try: bwrap --unshare-all --ro-bind / / true"
+    )
     raise SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)
