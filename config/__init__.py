@@ -1,1 +1,1 @@
-"""Settings model, shipped defaults, and how both are loaded."""
+"""The settings model, the shipped defaults, and how both are loaded."""

@@ -1,9 +1,9 @@
-"""Credentials: secrets that the service manager hands over as files, one for each, named by what it is for.
+"""Credentials: secrets that the service manager passes as files; a file's name is its purpose.
 
-``report.smtp.password`` in the folder that CREDENTIALS_DIRECTORY names is the setting of this key. Files whose names
-are those of variables (``HF_TOKEN``) are secrets that jobs may name; they may as well lie in the folder ``credentials``
-of the state folder. Files of other names (``kaggle``, ``aws``, ``web``) belong to those who know them. Standard library
-only, as config.layers.
+A file ``report.smtp.password`` in the folder of CREDENTIALS_DIRECTORY is the setting of this key. Files with names of
+variables (``HF_TOKEN``) are secrets that jobs may name; these may also be in the folder ``credentials`` of the state
+folder. Other files (``kaggle``, ``aws``, ``web``) are read where they are needed. Standard library only, as in
+config.layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
     if not folder:
         return
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is wanted
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - only names are needed
     except OSError as error:
         why = f"the folder of credentials cannot be read: {error.strerror}"
         raise ConfigError([Problem(folder, "", "", why, f"unset {VARIABLE}, or let this user read it")]) from None
@@ -38,9 +38,9 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
 
 
 def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
-    """Return the files that are settings or secrets of jobs, so that a caller can watch them.
+    """Return the files of settings and of secrets of jobs, so that a caller can watch them.
 
-    A folder of which nothing is known has none.
+    Folders that cannot be read are left out.
     """
     handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):
@@ -52,7 +52,7 @@ def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
 
 
 def secret_folders(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
-    """Return where secrets of jobs are looked for, in order."""
+    """Return the folders in which secrets of jobs are searched, in order."""
     handed_over = environ.get(VARIABLE)
     return [*([Path(handed_over)] if handed_over else []), state_dir / FOLDER]
 
@@ -68,7 +68,7 @@ def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
 def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
     """Return the file of a credential that another program reads, such as a key of ssh, which has many lines.
 
-    ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also when others may read it.
+    ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also if other users may read the file.
     """
     file = Path(name).expanduser() if "/" in name else _credential_path(name, environ, state_dir)
     try:
@@ -80,9 +80,9 @@ def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> P
 
 
 def hub_token(environ: Mapping[str, str], state_dir: Path) -> str:
-    """Return what opens repositories of the Hub: the credential HF_TOKEN, else the variable; empty for neither.
+    """Return the token for repositories of the Hub: the credential HF_TOKEN, else the variable; "" if there is neither.
 
-    Raises ConfigError for a credential that cannot be used.
+    Raises ConfigError for an unusable credential.
     """
     if any((folder / _HUB).exists() for folder in secret_folders(environ, state_dir)):
         return read_secret(_HUB, environ, state_dir)
@@ -94,7 +94,7 @@ def _is_setting(name: str) -> bool:
 
 
 def _secret(file: Path) -> str:
-    """Return what a file holds but for its last line break."""
+    """Return the content of a file without its last line break."""
     try:
         status = file.stat()
         text = read_bounded(file).decode("utf-8-sig").removesuffix("\n")
@@ -118,8 +118,9 @@ def _credential_path(name: str, environ: Mapping[str, str], state_dir: Path) -> 
 
 
 def _keep_private(file: Path, status: os.stat_result) -> None:
-    """Raise ConfigError where others may read a credential."""
-    # The service manager gives its files to root and lets one user read them, which shows as a right of the group.
+    """Raise ConfigError if other users may read a credential."""
+    # The service manager's files belong to root; the right of the service's user to read them shows as one of the
+    # group.
     others = stat.S_IRWXO if status.st_uid != os.geteuid() else stat.S_IRWXO | stat.S_IRWXG
     if status.st_mode & others:
         raise _wrong(file, "others may read the credential", f"run: chmod 600 {file}")

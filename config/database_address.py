@@ -1,7 +1,7 @@
-"""Database address: where in it secrets stand, in all the forms in which people and libraries write one.
+"""Secrets in a database address, in all usual forms.
 
-As a URL: ``scheme://user:password@host/name?sslpassword=...``, with a password that may hold what should have been
-encoded; or as libpq's list of ``name=value``. What is neither may be anything, and is a secret as a whole.
+One form is a URL ``scheme://user:password@host/name?sslpassword=...`` whose password may contain characters that should
+have been encoded, the other is libpq's list of ``name=value``. Any other text counts as a secret as a whole.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from urllib.parse import unquote, unquote_plus
 from config.secret import is_secret
 from jobs.payload.redact import MARK
 
-# What may follow the "@" behind a password: hosts, the database's name, well-formed parameters.
+# The text that may follow the "@" after a password: hosts, the database's name, well-formed parameters.
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.,:%-]*)(/[^@?]*)?(\?([^=&?@]+=[^&@]*(&|$))*)?", re.ASCII)
 _PARAMETER = re.compile(r"(?=[?&;]([^=&?;]+)=([^&]*))")
 _WORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)(?:[^\s\\]|\\.)*|)(?=\s|$)", re.DOTALL)
-_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")  # a password of the list may hold "://" as well
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")  # a password in the list may contain "://" as well
 _PIECES = re.compile(r"[@/:?#&=\s]")
 
 
 def shown_address(address: str) -> str:
-    """Return an address as people may see it."""
+    """Return an address with its secrets replaced, for display."""
     text, end = "", 0
     for first, last in _spans(address):
         if first >= end:
@@ -32,24 +32,24 @@ def shown_address(address: str) -> str:
 
 
 def hidden(key: str, text: str) -> str:
-    """Return what may be shown of a secret setting: a database address without its secrets, else nothing."""
+    """Return a secret setting for display: a database address without its secrets, or only a mark."""
     return shown_address(text) if key == "database_url" else MARK
 
 
 def address_secrets(address: str) -> set[str]:
-    """Return the secrets inside an address: as written, decoded, and the pieces that an error message may tell of."""
+    """Return the secrets in an address: as written, decoded, and in pieces that error messages may contain."""
     secrets: set[str] = set()
     for first, last in _spans(address):
         written = address[first:last]
         bare = re.sub(r"\\(.)", r"\1", written.removeprefix("'").removesuffix("'"), flags=re.DOTALL)
         secrets |= {written, bare, unquote(written), unquote_plus(written)}
-        # A library that takes an unencoded "@" for the end of the password names the rest as a host that it looks for.
+        # A library that takes an unencoded "@" for the end of the password reports the rest as an unknown host.
         secrets |= {piece for piece in _PIECES.split(written) if piece != written}
     return secrets - {""}
 
 
 def password_file(address: str) -> str:
-    """Return the file of passwords that an address names; empty for none."""
+    """Return the password file that an address names, "" for none."""
     named = re.search(r"(?:^|[?&;\s])passfile\s*=\s*('(?:[^'\\]|\\.)*'|[^&;\s]*)", address)
     return unquote(named[1].strip("'")) if named else ""
 
@@ -63,7 +63,7 @@ def _url_spans(address: str) -> Iterator[tuple[int, int]]:
     colon = address.find(":", begin)
     ends = [match.start() for match in re.finditer("@", address) if match.start() > colon]
     if colon >= 0 and ends and "/" not in address[begin:colon]:
-        # Where the rest is no place, the password holds an "@" of its own: it is everything up to the last one.
+        # If the rest is no valid address, the password contains an "@": it ends at the last one.
         last = ends[0] if _PLACE.fullmatch(address, ends[0] + 1) else ends[-1]
         yield colon + 1, last
         begin = last

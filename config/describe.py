@@ -1,4 +1,4 @@
-"""Describe: every setting as people read it, and where it came from."""
+"""All settings as text, with their origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.nouns.window import clock_of
 
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
-    """Return (key, value, source) of every current setting; what may be secret is hidden."""
+    """Return (key, value, source) of every current setting; values that may be secret are hidden."""
     rows = _rows(settings, settings.written, "", "")
     return [(key, _value_text(key, text), settings.origin(place)) for key, place, text in rows]
 
@@ -28,9 +28,10 @@ def _value_text(key: str, text: str) -> str:
 
 
 def _rows(table: Any, written: Mapping[str, Any], key: str, place: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (key for people, key of the origin, text).
+    """Yield (displayed key, key of the origin, text).
 
-    Entries of lists go by name for people and by index in origins; a value that was not ``written`` has no place.
+    Displayed keys have the names of list entries, origins their indexes; a value that was not ``written`` has no
+    origin.
     """
     for label, (name, _) in keys_of(type(table)).items():
         where = f"{place}{label}" if label in written else ""

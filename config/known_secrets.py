@@ -1,7 +1,7 @@
-"""Known secrets: the values that no line, error or page may show, gathered from settings, environment and files.
+"""Known secrets: values that no log line, error or page may show, from settings, environment and files.
 
-Files of credentials are looked at again when they change, so that a new token is known at once.
-Standard library only, and nothing here raises: the code that needs a file reports that it cannot be read.
+Credential files are read again when they change, so that a new token is known at once. Standard library only; nothing
+here raises, because the code that needs a file reports that it cannot be read.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _VARIABLE = re.compile(
     r"(TOKEN|PASSWORD|PASSWD|PASSPHRASE|PASS|SECRET|KEY|PAT|CREDENTIALS?|AUTH|WEBHOOK(_URL)?|ACCESS_KEY_ID)(_\d+)?$",
     re.IGNORECASE,
 )
-# Where the tools that we use keep what they log in with, below the home folder.
+# Where the tools that we use keep their credentials, below the home folder.
 _HOMES = (".kaggle/access_token", ".kaggle/kaggle.json", ".aws/credentials", ".aws/config", ".pgpass")
 _LINE = re.compile(r"^\s*([\w.-]+)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _PIECES = re.compile(r"[@/:?#&=,\s]")
-_TOKEN = re.compile(r"(?=.*\d)(?![\d.]+$)[^.]{8,}|[^.]{20,}")  # no host's name, and no word of a path
+_TOKEN = re.compile(r"(?=.*\d)(?![\d.]+$)[^.]{8,}|[^.]{20,}")  # no host name, and no word of a path
 _FILE_KEYS = {"credentials", "bearer_file", "actions_file", "token_file"}  # settings that name a file
-# Settings whose value names a transport, a variable or a file, never the secret itself: a pool's `secrets = "dataset"`,
-# a job's list of variables. Replacing such words would blank out every line that has them.
+# Settings whose value names a transport, a variable or a file, not the secret itself: a pool's `secrets = "dataset"`, a
+# job's list of variables. Redacting such words would blank every line that contains them.
 _NAMES = re.compile(r"(secrets|.*_(file|env|name))$", re.IGNORECASE)
 
 
 class KnownSecrets(Redactor):
-    """Replaces what is secret in ``settings``, in the environment, and in the files that either names.
+    """Redacts the secrets of ``settings``, of the environment, and of the files that either names.
 
-    ``settings`` are plain tables or models; ``words`` are further texts that may hold an address with a password.
+    ``settings`` are plain tables or models; ``words`` are further texts that may contain an address with a password.
     """
 
     def __init__(self, settings: object, environ: Mapping[str, str], words: Iterable[str] = ()) -> None:
@@ -55,28 +55,28 @@ class KnownSecrets(Redactor):
         self._look()
 
     def each(self, texts: Iterable[str]) -> list[str]:
-        """Return the texts, each with every secret replaced that the files hold by now."""
+        """Return the texts with every secret redacted that the files contain now."""
         self._look()
         return super().each(texts)
 
     @property
     def places(self) -> list[Path]:
-        """The files of credentials, there or not, and the folders that hold nothing else."""
+        """The credential files, existing or not, and the folders that contain only such files."""
         return [*sorted(self._named), *self._folders]
 
     def _look(self) -> None:
-        # One more may lie in a folder than at the last look.
+        # A file may have been added to a folder since.
         files = (*self._named, *(file for folder in self._folders for file in _inside(folder)))
         states = {file: _state(file) for file in files}
         if states != self._states:
-            # A value that was replaced a moment ago may still appear: old values stay known.
+            # A replaced value may still appear in texts, so old values stay known.
             self._fixed |= {secret for file in states for secret in secrets_of_file(file)}
             self.know(self._fixed)
             self._states = states
 
 
 def secrets_of_file(file: Path) -> set[str]:
-    """Return what is secret in a file of credentials: JSON, INI, lines as PostgreSQL keeps them, or a bare token."""
+    """Return the secrets in a credential file: JSON, INI, lines in PostgreSQL's format, or a bare token."""
     try:
         with open_regular(file) as stream:
             text = stream.read(_FILE_MAX_BYTES).decode("utf-8", "replace").strip()
@@ -97,7 +97,7 @@ def secrets_of_file(file: Path) -> set[str]:
 
 
 def _leaves(value: object, name: str) -> Iterator[tuple[str, str | Path]]:
-    """Yield the texts and paths in tables, lists and models, at any depth, each with the name that it stands under."""
+    """Yield the texts and paths in tables, lists and models, at any depth, each with the name of its key."""
     match value:
         case str() | Path():
             yield name, value
@@ -125,12 +125,13 @@ def _in_settings(settings: object) -> Iterator[str]:
         if name == "key" or _holds_secret(name):
             yield value
             if "://" in value:
-                # Of an address that is a secret as a whole, a library's error tells a piece: a token in its path.
+                # Libraries' errors may contain a piece of an address that is secret as a whole, such as a token in its
+                # path.
                 yield from (piece for piece in _PIECES.split(value.partition("://")[2]) if _TOKEN.fullmatch(piece))
 
 
 def _holds_secret(name: str) -> bool:
-    """Return whether a setting of this name has a secret as its value, not the name of one."""
+    """Return whether a setting of this name contains a secret, not the name of one."""
     if name in {"database_url", *_FILE_KEYS}:
         return False
     return is_secret(name) and _NAMES.match(name) is None
@@ -139,7 +140,7 @@ def _holds_secret(name: str) -> bool:
 def _files(settings: object) -> Iterator[Path]:
     for name, value in _leaves(settings, ""):
         if name in _FILE_KEYS and str(value):
-            yield Path(os.path.expanduser(value))  # noqa: PTH111 - pathlib's raises where there is no home
+            yield Path(os.path.expanduser(value))  # noqa: PTH111 - pathlib's raises without a home folder
         if name == "database_url" and (file := password_file(str(value))):
             yield Path(file)
 
@@ -154,7 +155,7 @@ def _usual_files(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _folders(settings: object, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders in which every file is one of credentials."""
+    """Yield the folders that contain only credential files."""
     if folder := environ.get("CREDENTIALS_DIRECTORY"):
         yield Path(folder)
     state_dir = settings.get("state_dir") if isinstance(settings, Mapping) else getattr(settings, "state_dir", None)

@@ -1,8 +1,8 @@
-"""Layers: where settings come from, and which of them wins.
+"""The sources of settings, and their priority.
 
-From weak to strong: the shipped defaults, one file, credentials, the environment, what the caller overrides. Tables are
-merged key by key; everything else, lists included, is replaced as a whole. Standard library only: the command line
-reads its few keys from here without the model.
+From weak to strong: the shipped defaults, one file, credentials, the environment, overrides of the caller. Tables are
+merged by key; all other values, including lists, are replaced as a whole. Standard library only: the command line reads
+its few keys from here without the model.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from config.secret import is_secret
 from jobs.problem import ProblemsFound, as_toml
 from jobs.toml_file import placed, read_toml
 
-# Not importlib.resources: its import takes longer than reading every file here; installers unpack us.
+# Not importlib.resources: its import takes longer than reading all files here, and installers unpack the package.
 _FOLDER = Path(__file__).parent
 SYSTEM_FILE = Path("/etc/uff-scheduler/config.toml")
 PREFIX = "SCHEDCTL_"
 FILE_VARIABLE = "SCHEDCTL_CONFIG"
 
-# Relative paths mean the folder of the file they stand in.
+# Relative paths are relative to the folder of the file that contains them.
 _PATHS = (
     ("state_dir",),
     ("artifacts", "root"),
@@ -38,9 +38,9 @@ _PATHS = (
     ("export", "calendar"),
     ("export", "series"),
 )
-_OLD_KEYS = {("retention", "letters"): "messages"}  # a key by its old name, and its name
+_OLD_KEYS = {("retention", "letters"): "messages"}  # a section and the old name of a key -> its present name
 _NO_PATHS = {"", "stdlib"}
-_NO_SECRETS = {"secrets", "credentials", "bearer_file", "actions_file"}  # they name a way or a file
+_NO_SECRETS = {"secrets", "credentials", "bearer_file", "actions_file"}  # they name a transport or a file
 
 
 def shipped(name: str) -> Path:
@@ -50,10 +50,10 @@ def shipped(name: str) -> Path:
 
 @dataclass(slots=True)
 class Layers:
-    """All layers, as (origin, document) from weak to strong, and the plain values that they give together.
+    """All layers, as (origin, document) from weak to strong, and the values that they give together.
 
-    ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key that is
-    written by its old name, which goes on working.
+    ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key with an old
+    name, which is still accepted.
     """
 
     sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Layers:
     renamed: list[Problem] = field(default_factory=list)
 
     def add(self, source: str, document: dict[str, Any]) -> None:
-        """Put a layer over all others."""
+        """Add a layer with the highest priority."""
         for (section, old), new in _OLD_KEYS.items():
             table = document.get(section)
             if isinstance(table, dict) and old in table:
@@ -132,10 +132,10 @@ def _add_state_folder(layers: Layers, environ: Mapping[str, str]) -> None:
 
 
 def _refuse_writable(file: Path) -> None:
-    """Raise ConfigError for a file that anybody on this machine may change: commands in it are run as this user.
+    """Raise ConfigError for a file that all users of this machine may change: its commands run as this user.
 
-    In a folder where anybody may write, anybody may put another file in its place, unless the folder is sticky; there
-    they may put the first one.
+    In a folder that all may write to, any file can be replaced, unless the folder is sticky; there only a missing file
+    can be created by others.
     """
     for place in _on_the_way_to(file.absolute()):
         mode, folder_mode, owner = place.stat().st_mode, place.parent.stat().st_mode, place.lstat().st_uid
@@ -148,7 +148,7 @@ def _refuse_writable(file: Path) -> None:
 
 
 def _on_the_way_to(path: Path) -> Iterator[Path]:
-    """Yield a file and its folders, after what each of them links to."""
+    """Yield a file and its folders, each after the targets of its links."""
     for place in (path, *path.parents):
         if place.is_symlink():
             yield from _on_the_way_to(place.parent / place.readlink())
@@ -156,7 +156,7 @@ def _on_the_way_to(path: Path) -> Iterator[Path]:
 
 
 def exposed_secrets(layers: Layers) -> list[Problem]:
-    """Return the settings that hold a secret in a file that others on this machine may read."""
+    """Return the settings that contain a secret in a file that other users may read."""
     return [
         Problem(source, key, "", "others on this machine may read this secret", f"run: chmod 600 {source}")
         for source, document in layers.sources
@@ -188,7 +188,7 @@ def _files(path: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def own_file(path: Path | None, environ: Mapping[str, str]) -> Path:
-    """Return the file of one's own settings, there or not: ``path``, what a variable names, or that of the user."""
+    """Return the file of the user's settings, existing or not: ``path``, that of the variable, or the default."""
     if path is None and environ.get(FILE_VARIABLE):
         path = Path(environ[FILE_VARIABLE])
     home = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
@@ -234,7 +234,7 @@ def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _absolute(value: Any, folder: Path) -> Any:
     if not isinstance(value, str) or value in _NO_PATHS:
-        return value  # of a wrong type: the settings model says so
+        return value  # of a wrong type: the settings model reports it
     try:
         return str(folder / Path(value).expanduser())
     except RuntimeError:  # there is no home folder
@@ -242,7 +242,7 @@ def _absolute(value: Any, folder: Path) -> Any:
 
 
 def _derive(layers: Layers) -> None:
-    """Fill in what follows from ``state_dir`` unless it was set."""
+    """Derive settings from ``state_dir`` unless they are set."""
     state_dir, artifacts = layers.values.get("state_dir"), layers.values.get("artifacts")
     if not isinstance(state_dir, str):
         return

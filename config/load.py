@@ -1,4 +1,4 @@
-"""Load all settings: read the layers, validate the whole, and say in one line each what is wrong."""
+"""Load all settings: read the layers, validate the whole, and report each problem in one line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def load(
 ) -> Settings:
     """Return the settings.
 
-    ``path`` is the file to read instead of the one that ``SCHEDCTL_CONFIG`` or the system names; ``environ``
-    the environment (the process's own when None); ``overrides`` wins over all and has the shape of a file.
-    Raises ConfigError with every problem found.
+    ``path`` is the file to read instead of that of ``SCHEDCTL_CONFIG`` or of the system. ``environ`` is the
+    environment, None for the process's own. ``overrides`` has the highest priority and the form of a file. Raises
+    ConfigError with all problems.
     """
     layers = read_layers(path, environ, overrides)
     try:
@@ -68,11 +68,11 @@ def _problem(details: ErrorDetails, location: list[int | str], error: object, la
 
 
 def _value_text(key: str, kind: str, value: Any) -> str:
-    """Return a wrong value for its message. What may be secret is taken out before anything is cut."""
+    """Return a wrong value for its message. Possible secrets are redacted before the text is cut."""
     if is_secret(key):
         return as_toml(hidden(key, value)) if isinstance(value, str) else MARK
     if isinstance(value, str) and kind in _TABLE_WANTED:
-        return MARK  # of a section that may hold secrets
+        return MARK  # in place of a section that may contain secrets
     text = shown_address(value) if isinstance(value, str) and "://" in value else value
     return as_toml(text)
 
@@ -118,20 +118,20 @@ def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str
 
 
 def _table(location: Sequence[int | str]) -> str:
-    """Return the header of a table in a file: ``[daemon]``, or ``[[pools]]`` where the last part is a number."""
+    """Return the header of a table in a file: ``[daemon]``, or ``[[pools]]`` if the last part is a number."""
     header = f"[{'.'.join(part for part in location if isinstance(part, str))}]"
     return f"[{header}]" if isinstance(location[-1], int) else header
 
 
 def _bare_seconds(location: Sequence[int | str], value: Any) -> int:
-    """Return the seconds that a duration without a unit means; 0 for anything else."""
+    """Return the seconds of a duration without a unit; 0 for anything else."""
     is_bare = isinstance(value, int) and not isinstance(value, bool) and value > 0
     name, _ = _keys_beside(location).get(str(location[-1]), ("", None))
     return int(value) if is_bare and "_seconds" in name else 0
 
 
 def _keys_beside(location: Sequence[int | str]) -> dict[str, tuple[str, Any]]:
-    """Return the keys known in the table that the last part of ``location`` stands in."""
+    """Return the valid keys of the table that contains the last part of ``location``."""
     table: Any = Settings
     for part in location[:-1]:
         if isinstance(part, str):

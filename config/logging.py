@@ -1,4 +1,4 @@
-"""Logging: one line per event, of ours and of every library, as JSON or for a console, without secrets."""
+"""Logging: one line per event of this program and of its libraries, as JSON or for a console, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from config.settings import LoggingSettings
 from jobs.payload.redact import Redact, Redactor
 
-# What these say at info level is about themselves; warnings still get through.
+# Libraries whose messages at info level are of no use to operators; their warnings are logged.
 _CHATTY = ("alembic", "apscheduler", "botocore", "boto3", "matplotlib", "s3transfer", "sqlalchemy", "urllib3")
 
 
 def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
-    """Send all logging, structlog's and the standard library's, to standard error or ``settings.file``.
+    """Send all logging, of structlog and of the standard library, to standard error or ``settings.file``.
 
-    Every value and every finished line goes through ``redact``. May be called again, and replaces what it set up
-    before. Raises OSError when the file cannot be opened.
+    Every value and every finished line passes through ``redact``. A repeated call replaces the earlier configuration.
+    Raises OSError if the file cannot be opened.
     """
     redact = redact or Redactor()
     handler: logging.Handler
@@ -30,7 +30,7 @@ def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         settings.file.parent.mkdir(parents=True, exist_ok=True)
-        # Opens the file again after logrotate moved it away.
+        # Reopens the file after logrotate has moved it.
         handler = logging.handlers.WatchedFileHandler(settings.file, encoding="utf-8", errors="backslashreplace")
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -67,7 +67,7 @@ def _formatter(
     shared: list[Processor], redact: Redact, *, as_json: bool, colours: bool
 ) -> structlog.stdlib.ProcessorFormatter:
     class RedactingFormatter(structlog.stdlib.ProcessorFormatter):
-        """Renders a record, then removes secrets from the finished line, wherever in it they stand."""
+        """Renders a record, then redacts secrets in the finished line."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
@@ -77,7 +77,7 @@ def _formatter(
             return self.redact(super().format(record))
 
     def redact_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """A value that was cut may end within a secret: that can be seen only while it stands alone."""
+        """A value may have been cut within a secret, which is only recognised while the value stands alone."""
         event.update({key: redact(value) for key, value in event.items() if isinstance(value, str)})
         return event
 
@@ -102,7 +102,7 @@ def _formatter(
 
 
 def _escape_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Text from platforms must not move the cursor or colour the terminal of the reader of the log."""
+    """Escape control characters: text from platforms must not move the cursor or colour a reader's terminal."""
     for key, value in event.items():
         if isinstance(value, str) and key != "exception" and not value.isprintable():
             event[key] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

@@ -1,4 +1,4 @@
-"""What commands that only read need of the settings, without the cost of the whole settings model."""
+"""The settings that reading commands need, without the cost of the complete settings model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from config.layers import read_layers
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the state lies, the zone in which people read times, and all values as they were written."""
+    """The state folder, the database, the time zone for display, and all values as written."""
 
     state_dir: Path
     database_url: str
@@ -22,7 +22,7 @@ class Paths:
 
 
 def load_paths(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Paths:
-    """Return what :func:`config.load.load` would, for these three keys; only they are validated.
+    """Return these settings as :func:`config.load.load` does; only they are validated.
 
     Raises ConfigError.
     """
@@ -30,7 +30,7 @@ def load_paths(path: Path | None = None, environ: Mapping[str, str] | None = Non
     match values:
         case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):
             return Paths(Path(state_dir), url, zone, values)
-    # Something is wrong; the settings model knows how to say it.
+    # Something is wrong; the settings model reports it.
     from config.load import load
 
     settings = load(path, environ)

@@ -1,4 +1,4 @@
-"""Secrets: which names of settings mean one."""
+"""Names of settings that contain secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts of the settings model share: the base class, the field types, and how to walk through tables."""
+"""Common parts of the settings model: the base class, field types, and functions that walk through tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ YEAR_3000 = 32_503_680_000
 class Section(BaseModel):
     """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``.
 
-    ``contradictions`` yields the rules between its fields, of which none may apply.
+    ``contradictions`` yields the rules between its fields; each is an error if it applies.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, hide_input_in_errors=True)
 
     def contradictions(self) -> Iterable[Rule]:
-        """Yield nothing, unless a table has such rules."""
+        """Yield the rules between fields; by default there are none."""
         return ()
 
     @model_validator(mode="after")
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 def at_most(longest: str) -> After:
-    """Bound a duration: a longer one is a mistake, and no timer, date or plan could hold it."""
+    """Return a validator of the longest duration; more is a mistake, and no timer, date or plan could hold it."""
     seconds = parse_duration(longest)
 
     def check(value: int) -> int:
@@ -45,7 +45,7 @@ def at_most(longest: str) -> After:
 
 
 def keys_of(table: Any) -> dict[str, tuple[str, Any]]:
-    """Return the keys of a kind of table, each with the name of its field and its annotation; none of anything else."""
+    """Return the keys of a table type, each with the name of its field and its annotation."""
     if issubclass(table, BaseModel):
         return {field.alias or name: (name, field.annotation) for name, field in table.model_fields.items()}
     hints = get_type_hints(table, include_extras=True)
@@ -53,7 +53,7 @@ def keys_of(table: Any) -> dict[str, tuple[str, Any]]:
 
 
 def table_in(annotation: Any) -> Any:
-    """Return the kind of table that an annotation such as ``tuple[Pool, ...]`` holds, or None."""
+    """Return the table type that an annotation such as ``tuple[Pool, ...]`` contains, or None."""
     kind = getattr(annotation, "form", annotation)
     if isinstance(kind, type) and (issubclass(kind, BaseModel) or hasattr(kind, "__pydantic_config__")):
         return kind

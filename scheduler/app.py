@@ -1,4 +1,4 @@
-"""App: the composition root. The only place that turns settings into pools, adapters, stores and ports."""
+"""The composition root: the only place that creates pools, adapters, stores and ports from settings."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Policy, Ports
     from scheduler.service.outside.solver_process import SolverHost
 
-# A session that was told to end gets this many times its grace before it is ended from outside: saving a large
-# checkpoint takes longer than the trainer's own grace.
+# A session that was asked to exit gets this many times its grace period before it is ended by force: saving a large
+# checkpoint takes longer than the trainer's own grace period.
 _OVERDUE_GRACES = 5
-# Local search polishes plans where its real time is short in scheduled time.
+# Plans are improved by local search if this is a short real time on the scheduled clock.
 _PLANNING_SECONDS = 60
 _POLISH_WALL_SECONDS = 1.0
-_SOCKETS = "/var/run/postgresql"  # where libpq looks when an address names no host
+_SOCKETS = "/var/run/postgresql"  # libpq's default if an address has no host
 _SHIPPED = shipped("defaults.toml").parent
-_FOLDERS = {"uff-scheduler", ".aws", ".kaggle"}  # hidden as a whole, for a file in them may be replaced at any time
+_FOLDERS = {"uff-scheduler", ".aws", ".kaggle"}  # hidden as a whole: a file in them may be replaced at any time
 
 
 @dataclass(frozen=True)
 class App:
-    """Settings and, built on first use, what they describe."""
+    """The settings, and what they describe, created at the first use."""
 
     settings: Settings
 
@@ -68,7 +68,7 @@ class App:
 
     @cached_property
     def redact(self) -> KnownSecrets:
-        """Replaces every secret that is known in a text."""
+        """Redacts every known secret in a text."""
         from config.known_secrets import KnownSecrets
 
         return KnownSecrets(self.settings, os.environ)
@@ -80,21 +80,21 @@ class App:
         return read_secret(name, os.environ, self.settings.state_dir)
 
     def hub_token(self) -> str:
-        """Return what opens repositories of the Hub, if anything. Raises ConfigError."""
+        """Return the token for repositories of the Hub, "" for none. Raises ConfigError."""
         from config.credentials import hub_token
 
         return hub_token(os.environ, self.settings.state_dir)
 
     @cached_property
     def database(self) -> Database:
-        """The opened database. Raises StoreFailure with what to do about it."""
+        """The opened database. Raises StoreFailure."""
         from scheduler.store.engine import open_database
 
         return open_database(self.settings.database_url, lease_seconds=self.settings.daemon.lease_seconds)
 
     @cached_property
     def reading(self) -> Database:
-        """The opened database for those who only look: it refuses every write. Raises StoreFailure."""
+        """The opened database for reading: it refuses every write. Raises StoreFailure."""
         from scheduler.store.engine import open_database
 
         return open_database(self.settings.database_url, read_only=True)
@@ -117,7 +117,7 @@ class App:
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
-        """An adapter for each pool, made when it is used: one that cannot be made does not affect the others."""
+        """An adapter for each pool, created when it is used: one that cannot be created does not affect the others."""
         from platforms.registry import late
 
         return {
@@ -126,14 +126,14 @@ class App:
         }
 
     def platform(self, pool: str, state_folder: Path | None = None) -> Platform:
-        """Return the adapter of one pool, made now, in its own folder or another. Raises KeyError, PlatformError."""
+        """Return a new adapter of one pool, in its own state folder or another. Raises KeyError, PlatformError."""
         from platforms.registry import load
 
         wanted = self.pools[pool]
         return load(wanted.platform, dict(wanted.options), self._context(wanted, state_folder))
 
     def apart(self, pool: str, folder: Path, options: Mapping[str, str], dropped: Collection[str] = ()) -> App:
-        """Return an app of one pool with other options, and with a state and a store of its own."""
+        """Return an app of one pool with other options and with its own state folder and store."""
         chosen = next(one for one in self.settings.pools if one.name == pool)
         kept = {name: word for name, word in {**chosen.options, **options}.items() if name not in dropped}
         store, update = self.settings.artifacts, dict[str, object](root=folder / "artifacts")
@@ -143,7 +143,7 @@ class App:
         return App(self.settings.model_copy(update={"state_dir": folder, "artifacts": artifacts, "pools": pools}))
 
     def published(self) -> Published:
-        """What Kaggle shows to the account of the first pool there, else to the one of its usual places.
+        """Return what the account of the first pool on Kaggle can access, or else that of this user.
 
         Raises PlatformError.
         """
@@ -168,21 +168,21 @@ class App:
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,
-            # What no session on this machine may see.
+            # Files that sessions on this machine must not see.
             hidden=lambda: private_places(self.settings, self.redact.places, self.database.path, os.environ),
             accounts=partial(accounts, self.settings, os.environ, pool.platform),
         )
 
     @cached_property
     def bundle(self) -> Path:
-        """The folder that holds the payload package."""
+        """The folder that contains the payload package."""
         import jobs
 
         return Path(jobs.__file__).parent
 
     @cached_property
     def policy(self) -> Policy:
-        """The settings that decisions depend on, as plain values."""
+        """The settings on which decisions depend, as plain values."""
         from scheduler.core.retention import Retention
         from scheduler.service.outside.ports import Policy
 
@@ -225,30 +225,30 @@ class App:
 
     @cached_property
     def planning(self) -> PlannerOptions:
-        """How the daemon plans, for those who ask what it would do otherwise."""
+        """The options of the daemon's planner, also for questions about other plans."""
         from scheduler.planner.planner import PlannerOptions
 
-        # On a fast clock the time a plan takes is worth more than the last half percent of its value.
+        # On a fast clock the time to make a plan is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
         return PlannerOptions(search_steps=None if polish else 0, solver=self.solvers)
 
     @cached_property
     def planner(self) -> PlannerHost:
-        """The process that makes the daemon's plans; it starts with the first."""
+        """The process that makes the daemon's plans; it is started with the first plan."""
         from scheduler.service.outside.planner_process import PlannerHost
 
         return PlannerHost(self.planning)
 
     @cached_property
     def solvers(self) -> SolverHost:
-        """The process that solves the planner's linear programmes; it starts with the first."""
+        """The process that solves the planner's linear programmes; it is started with the first one."""
         from scheduler.service.outside.solver_process import SolverHost
 
         return SolverHost()
 
     @cached_property
     def channels(self) -> dict[str, Channel]:
-        """The configured ways to reach people, by name."""
+        """The configured channels for messages, by name."""
         from scheduler.notify.deliver import AppriseChannel, EmailChannel, SlackChannel, email_channels
 
         mail, slack = self.settings.report.smtp, self.settings.report.slack
@@ -265,7 +265,7 @@ class App:
 
     @cached_property
     def mailing(self) -> Mailing:
-        """When which messages are written, and the channels that carry them."""
+        """When messages are written, and the channels that send them."""
         from scheduler.notify.deliver import webhooks_of
         from scheduler.notify.mail import Mailing
         from scheduler.notify.rules import rules_of
@@ -283,16 +283,16 @@ class App:
 
     @cached_property
     def targets(self) -> dict[str, ServedAt]:
-        """Where versions are served, by name; each is opened when it is used."""
+        """The deployment targets by name; each is opened when it is used."""
         from scheduler.service.deploy.deployer import targets_of
 
         return targets_of(self.settings, os.environ)
 
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        return self.planner.plan(snapshot, incumbent)  # whose modules are loaded when there is something to plan
+        return self.planner.plan(snapshot, incumbent)  # it imports the planner's modules when a plan is needed
 
     def ports(self, log: EventLog, epoch: int) -> Ports:
-        """Everything the daemon's use cases run on, under the lease with ``epoch``."""
+        """Return the environment of the daemon's use cases, under the lease with ``epoch``."""
         from platforms.wrap import Guarded
         from scheduler.service.outside.ports import Ports
 
@@ -323,7 +323,7 @@ class App:
             scratch=self.settings.state_dir / "inputs",
             targets=self.targets,
             redact=self.redact,
-            corpora=lambda: self.training_data.folder,  # who needs it loads it
+            corpora=lambda: self.training_data.folder,  # imported at the first use
             read_secret=self.read_secret,
             hub_token=self.hub_token,
         )
@@ -345,26 +345,26 @@ def load_app(config: Path | None = None, environ: Mapping[str, str] | None = Non
     return App(settings)
 
 
-# What of this machine belongs to the daemon alone, so that no session may see it.
+# Private places: files and folders of the daemon, which no session may see.
 def private_places(
     settings: Settings, secrets: Iterable[Path], database: Path | None, environ: Mapping[str, str]
 ) -> list[Path]:
-    """Return the state folder, the store, the settings, the ``database`` with its side files, and ``secrets``."""
+    """Return state folder, store, settings, the ``database`` with its side files, and the files of ``secrets``."""
     files = [*settings.files, own_file(None, environ), SYSTEM_FILE, *secrets]
     folders = [settings.state_dir, settings.artifacts.root]
     folders += [file.parent if file.parent.name in _FOLDERS else file for file in files if file.parent != _SHIPPED]
     if database is not None:
         folders += [Path(f"{database}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
     elif settings.database_url:
-        # The server believes the user behind a socket.
+        # The server trusts any process of this user that connects by its socket.
         hosts = re.findall(r"[?&\s]host=([^&\s]+)", settings.database_url) or [_SOCKETS]
         folders += [Path(place) for place in map(unquote, hosts) if place.startswith("/")]
     return [place.absolute() for place in folders]
 
 
-# Pools on a platform that gives one owner one account must have credentials of the same account.
+# Pools on a platform that allows one account per owner must have credentials of the same account.
 def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> dict[str, str]:
-    """Return the accounts of the enabled pools of a platform by pool, as far as they are known without asking it."""
+    """Return the accounts of a platform's enabled pools by pool, as far as they are known without a call."""
     from platforms.registry import account_name
 
     return {
@@ -377,7 +377,7 @@ def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> d
 
 
 def require_one_account(settings: Settings) -> None:
-    """Raise ConfigError when enabled pools of one platform are known to be of several accounts."""
+    """Raise ConfigError if the enabled pools of a platform are known to have several accounts."""
     wrong = []
     for platform in sorted({pool.platform for pool in settings.pools}):
         (first, owner), *others = accounts(settings, os.environ, platform).items() or [("", "")]

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-_STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, that tells when the process began
+_STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, with the start of the process
 
 
 def at_least(clock: SchedulerClock, scheduled_seconds: int, wall_seconds: float) -> int:
-    """Return a span of scheduled time in which ``wall_seconds`` of real time pass as well.
+    """Return a span of scheduled seconds that lasts at least ``wall_seconds`` of real time.
 
-    Answers, commits and starts take real time, whatever a rehearsal's clock says: what waits for them goes by both.
+    Answers, commits and process starts take real time on any clock, so bounds for them must hold on both.
     """
     return max(scheduled_seconds, math.ceil(wall_seconds / clock.wall_seconds(1.0)))
 
@@ -37,7 +37,7 @@ class SchedulerClock(Protocol):
         """Return how many seconds of real time pass in ``scheduled_seconds``."""
 
     def payload_clock(self) -> dict[str, float]:
-        """Return the ``clock`` part of the launch contract, so that payloads live on the same clock."""
+        """Return the ``clock`` part of the launch contract, so that payloads use the same clock."""
 
 
 _LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0
@@ -45,10 +45,10 @@ _LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class ScaledClock:
-    """A clock that runs ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
+    """A clock that is ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
 
-    It is a pure function of real time: processes that know its figures agree, also after a crash. It stops
-    at ``stopped_at``, if that is set.
+    It is a pure function of real time: processes with the same parameters agree, also after a crash. It stops at
+    ``stopped_at`` if that is set.
     """
 
     epoch: float
@@ -66,7 +66,7 @@ class ScaledClock:
         return time.monotonic() * self.scale
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
-        """Return how many seconds of real time pass in ``scheduled_seconds``; at most as many as a timer can hold."""
+        """Return the real seconds of a scheduled span; at most as many as a timer can hold."""
         return min(scheduled_seconds / self.scale, _LONGEST_WAIT_SECONDS)
 
     def payload_clock(self) -> dict[str, float]:
@@ -80,14 +80,14 @@ def system_clock() -> ScaledClock:
 
 
 def real_now() -> float:
-    """Return real UTC seconds, for progress displays and file ages that scaled time must not touch."""
+    """Return real UTC seconds, for progress displays and file ages, which do not depend on scheduled time."""
     return time.time()
 
 
 def process_began() -> float:
-    """Return the real UTC second in which this process began: what its command line says was true then.
+    """Return when this process began, in real UTC seconds; the present if the system does not tell (no /proc).
 
-    Where the system does not tell (no /proc), it is this moment.
+    Instants on its command line are relative to that.
     """
     try:
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -114,11 +114,11 @@ class JumpDetector:
         self._ahead = time.time() - time.monotonic()
 
     def jump(self) -> float:
-        """Return by how many seconds the wall clock was set, forward or back, since the last look."""
+        """Return by how many seconds the wall clock was set, forward or back, since the last call."""
         before, self._ahead = self._ahead, time.time() - time.monotonic()
         return self._ahead - before
 
 
 def pause(wall_seconds: float) -> None:
-    """Let real time pass, for displays that are drawn again and again."""
+    """Sleep for real seconds, for displays that are refreshed."""
     time.sleep(wall_seconds)

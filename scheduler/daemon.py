@@ -1,4 +1,4 @@
-"""The daemon: APScheduler as a timer around the cycle, the lease, signals, reloads and the wake-up pipe."""
+"""The daemon: APScheduler as a timer for cycles, with the lease, signals, reloads and the wake-up pipe."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from scheduler.wake import Waker
 LOCK_FILE = "daemon.lock"
 _RELOAD, _STOP, _MAIL, _LOOK_SOON = "reload", "stop", "mail", "look soon"
 _WHY_CHARACTERS = 1_000
-_LOOKS_PER_LEASE = 6  # of a daemon that stands by
-_LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
-_CLOSE_LOOK_WALL_SECONDS = 10.0  # cycles that come faster see everything soon enough
+_LOOKS_PER_LEASE = 6  # polls of the lease by a daemon that stands by
+_LOOKS_PER_CYCLE = 6  # at most, if late answers arrive or sessions have just begun
+_CLOSE_LOOK_WALL_SECONDS = 10.0  # a shorter cycle needs no additional ones
 _BEGINS_WALL_SECONDS = 60.0
-_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a message or a deployment may end; all else is begun again
-_PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
-_PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
-_WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
-_JUMP_SECONDS = 2.0  # what a clock that is slewed does not reach between two looks
-CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it again
-# What the lock, the lease and the books of a running daemon stand on.
+_LAST_WORDS_SECONDS = 10.0  # real time for launches, messages and deployments to end; other work is repeated later
+_PLANNER_IDLE_SECONDS = 10.0  # real time after which the idle planner's process ends if no session runs
+_PLANNER_WARM_SECONDS = 900.0  # and while one runs: an event may need a plan, and a warm planner is cheap
+_WATCH_SECONDS = 2.0  # interval of the checks whether the clock was set
+_JUMP_SECONDS = 2.0  # more than a slewed clock differs between two checks
+CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and the service manager restarts it
+# Settings on which the lock, the lease and the records of a running daemon depend.
 _FIXED = ("state_dir", "database_url", "clock")
 _ADDRESS = "NOTIFY_SOCKET"
-_SECONDS = 1.0  # a manager that does not read must not hold up the daemon
+_SECONDS = 1.0  # timeout of a message: a service manager that does not read must not delay the daemon
 _STATUS_CHARACTERS = 200
 _EXTENSIONS = 20
 _EXTENSION_SECONDS = 15
@@ -65,22 +65,25 @@ _EXTENSION_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """The manager at the other end of ``address``; with an empty one nothing is sent."""
+    """The service manager that listens at ``address``; if that is empty, nothing is sent."""
 
     address: str = ""
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> ServiceManager:
-        """Return the manager that started this process, if one did that wants to hear from it."""
+        """Return the service manager that started this process and wants its messages, if there is one."""
         return cls(environ.get(_ADDRESS, ""))
 
     def say(self, state: str, status: str) -> bool:
-        """Say a state of sd_notify, as ``READY``, and a line for people. WATCHDOG proves work: no timer may say it."""
+        """Send a state of sd_notify, such as ``READY``, and a line for people.
+
+        Only finished work may send WATCHDOG, no timer.
+        """
         return self._tell(f"{state}=1", _status(status))
 
     @contextmanager
     def more_time(self) -> Iterator[None]:
-        """Ask for more time again and again while the body runs, for five minutes in all: what hangs must be killed."""
+        """Ask repeatedly for more time while the body runs, at most five minutes: a hung process must be killed."""
         done = threading.Event()
 
         def ask() -> None:
@@ -99,10 +102,10 @@ class ServiceManager:
             asking.join()
 
     def _tell(self, *lines: str) -> bool:
-        """Send one datagram; return whether it was taken. What the manager does not hear, it acts on by itself."""
+        """Send one datagram; return whether it was accepted. Without it the manager acts by its own rules."""
         if not self.address:
             return False
-        # A leading @ stands for the zero byte of an abstract address.
+        # A leading @ means the zero byte of an abstract address.
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
@@ -122,16 +125,19 @@ class LostLeadership(Exception):
     """Another daemon took over; this one must not write any more."""
 
 
-@dataclass(repr=False, eq=False)  # the signal module asks for the repr of a handler, and most of this is not for people
+@dataclass(repr=False, eq=False)  # the signal module calls the repr of a handler, which should not show the fields
 class Daemon:
-    """One daemon process. ``run`` returns when it was asked to stop, or when its ``stop_at`` has passed."""
+    """One daemon process.
+
+    ``run`` returns when the process was asked to stop, or when ``stop_at`` of the settings has passed.
+    """
 
     app: App
     log: EventLog
     load: Callable[[], App] | None = None  # reads the settings again, on SIGHUP
     manager: ServiceManager = field(default_factory=ServiceManager.of)
     _stop: threading.Event = field(default_factory=threading.Event)
-    # What the main thread is to do. A signal may interrupt anything, and only this queue's put can stand that.
+    # Work for the main thread. A signal may interrupt anything; only this queue's put is safe then.
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _calls: Calls = field(default_factory=Calls)
     _work: LongWork = field(default_factory=LongWork)
@@ -139,9 +145,9 @@ class Daemon:
     _cycle: Cycle = field(init=False)
     _line: str = ""
     _mail_now: Callable[[], None] = lambda: None
-    _logged_up_to: int = 0  # up to which event the log has said what ended
-    _needs: int = 0  # how many things wait for a person
-    _renewed: bool = True  # whether the newest renewal of the lease was written
+    _logged_up_to: int = 0  # the last event whose ending was logged
+    _needs: int = 0  # number of actions required
+    _renewed: bool = True  # whether the last renewal of the lease was written
     _failure: BaseException | None = None
     _lease: Lease | None = None
     _crashes: int = 0  # in a row
@@ -171,10 +177,10 @@ class Daemon:
             raise self._failure
 
     def _win_lease(self) -> Lease | None:
-        """Return the lease as soon as no other daemon holds it; None when asked to stop before. Raises StoreFailure.
+        """Return the lease as soon as no other daemon holds it; None if asked to stop before. Raises StoreFailure.
 
-        One process at a time goes by the name of our locked folder: the lease that a killed daemon of it left behind is
-        taken over at once, under a new epoch. Somebody else's must be given back or run out first.
+        The locked state folder identifies a daemon, so the lease of a killed daemon of the same folder is acquired at
+        once, with a new epoch. That of another daemon must be released or expire first.
         """
         seconds = self.app.settings.daemon.lease_seconds
         holder = leases.holder_of(self.app.settings.state_dir)
@@ -195,11 +201,11 @@ class Daemon:
         return lease
 
     def _credentials(self) -> str:
-        """Return a word that changes with the credentials that are settings, or secrets of jobs."""
+        """Return a text that changes with the credentials that are settings or secrets of jobs."""
         return fingerprint(credential_files(os.environ, self.app.settings.state_dir))
 
     def _next_news(self, seconds: float) -> str | None:
-        """Return what the main thread is to do; None when nothing came up for ``seconds``."""
+        """Return the next work for the main thread; None if there is none for ``seconds``."""
         try:
             return self._news.get(timeout=seconds)
         except Empty:
@@ -207,7 +213,7 @@ class Daemon:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Turn signals into news while the body runs."""
+        """Put signals into the queue of the main thread while the body runs."""
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
@@ -217,9 +223,9 @@ class Daemon:
                 signal.signal(number, handler)
 
     def _use(self, app: App, ports: Ports) -> None:
-        """Work with these settings from the next cycle on; one that runs ends with those it began with."""
+        """Use these settings from the next cycle on; a running cycle ends with the old ones."""
         ports = replace(ports, calls=self._calls)
-        # What is made by settings that are not current any more is not what launches wait for.
+        # Launches do not wait for results of outdated settings.
         self._calls.forget(("data", "wheels", "open", "plan"))
         self.app, self._ports, self._cycle = app, ports, Cycle(ports)
 
@@ -227,13 +233,12 @@ class Daemon:
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.schedulers.background import BackgroundScheduler
 
-        # It warns of every cycle that takes longer than its interval; the next one coming later is what we want.
+        # It warns of every cycle that takes longer than its interval, but a later next cycle is intended.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         timer = BackgroundScheduler(
             timezone="UTC",
-            # One thread for the work, so that cycle and housekeeping never overlap; one for the lease, so that a
-            # slow platform call does not lose it; one for mail, because a mail server that hangs must not hold up
-            # training.
+            # One thread for cycles and housekeeping, so that they never overlap; one for the lease, so that a slow
+            # platform call does not lose it; one for mail, so that a hung mail server does not delay training.
             executors={"default": ThreadPoolExecutor(1), "lease": ThreadPoolExecutor(1), "mail": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "misfire_grace_time": None, "max_instances": 1},
         )
@@ -242,7 +247,7 @@ class Daemon:
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
-        # Through the main thread: while the timer shuts down it holds a lock that a cycle would wait for.
+        # By the main thread: during its shutdown the timer holds a lock for which a cycle would wait.
         self._calls.on_late = lambda: self._news.put(_LOOK_SOON)
         self._mail_now = lambda: self._news.put(_MAIL)
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
@@ -267,7 +272,7 @@ class Daemon:
                         self.log.info("credentials.changed", next="the settings are read again")
                         self._news.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:
-                        # The timer goes by the wall clock: set back an hour, it would sleep for an hour.
+                        # The timer uses the wall clock: after it was set back by an hour, it would sleep for an hour.
                         self.log.warning("clock.set", seconds=round(jump), next="everything that recurs starts again")
                         self._set_rhythm(timer)
                         look_now()
@@ -284,7 +289,7 @@ class Daemon:
             self.log.info("daemon.stopped")
 
     def _bring_forward(self, timer: BaseScheduler, news: str) -> None:
-        # Not at once: what a cycle asks for may be late again, and platforms are not asked all the time.
+        # Not at once: the answers of that cycle may be late too, and platforms must not be polled all the time.
         cycle = self.app.clock.wall_seconds(self.app.settings.daemon.cycle_seconds)
         at = clock.utc_datetime() + timedelta(seconds=cycle / _LOOKS_PER_CYCLE if news == _LOOK_SOON else 0)
         name = "mail" if news == _MAIL else "cycle"
@@ -292,7 +297,7 @@ class Daemon:
             timer.modify_job(name, next_run_time=at)
 
     def _set_rhythm(self, timer: BaseScheduler) -> None:
-        """Let the timer work in the rhythm of the settings, in place of any it had before."""
+        """Set the timer's intervals by the settings; earlier ones are replaced."""
         settings, wall = self.app.settings.daemon, self.app.clock.wall_seconds
         for name, work, seconds, thread in (
             ("cycle", self._tick, max(0.05, wall(settings.cycle_seconds)), "default"),
@@ -324,7 +329,7 @@ class Daemon:
         self.app.planner.rest_when_idle(clock.stopwatch(), waits)
 
     def _watched_closely(self, live: Sequence[Run]) -> bool:
-        """Return whether a session has just begun: its first words, or that it failed at once, are waited for."""
+        """Return whether a session has just begun, so that its first report or its failure is expected soon."""
         wall, now = self.app.clock.wall_seconds, self._ports.clock.now()
         if wall(self.app.settings.daemon.cycle_seconds) < _CLOSE_LOOK_WALL_SECONDS:
             return False
@@ -344,12 +349,12 @@ class Daemon:
         def look_for_needs() -> None:
             self._needs = watch_needs(ports, now, now - WEEK)
 
-        apart(look_for_needs)  # messages go out whatever keeps the list from being made
+        apart(look_for_needs)  # messages are sent even if the list cannot be made
         post(ports, self.app.mailing, apart, now)
         self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
 
     def _tell_progress(self) -> None:
-        """Feed the watchdog: a cycle is finished, and the database takes what is written."""
+        """Feed the watchdog: a cycle has finished, and the database accepts writes."""
         with self._ports.database.read() as tx:
             text = status_line(tx, self._needs)
         if self._renewed:
@@ -366,7 +371,7 @@ class Daemon:
         return line.folders(str(self.app.settings.state_dir), os.environ.get("RUNTIME_DIRECTORY", ""))
 
     def _reload(self, timer: BaseScheduler) -> None:
-        """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
+        """Use new settings if all of them are valid; otherwise log why, and keep the old ones."""
         if self.load is None:
             raise AssertionError("a reload is asked for only where settings can be read")
         now = round(clock.stopwatch() * 1e6)
@@ -375,7 +380,7 @@ class Daemon:
             app = reloaded(self.app, self.load)
             ports = app.ports(self.log, self._ports.epoch)
             configure(app.settings.logging, app.redact)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the new settings, training goes on
+        except Exception as error:  # noqa: BLE001 - training continues whatever is wrong with the new settings
             why = " ".join(str(error).split()) or type(error).__name__
             self.log.error("config.not_reloaded", why=why, next="the previous settings stay; correct the file")
             event, facts = "daemon.reload_refused", {"why": why[:_WHY_CHARACTERS]}
@@ -388,12 +393,12 @@ class Daemon:
         self._note(event, **facts)
 
     def _note(self, kind: str, **data: Any) -> None:
-        """Write an event of the daemon's own life."""
+        """Write an event about the daemon itself."""
         with self._ports.write() as tx:
             events.append(tx, kind, "daemon", self._ports.clock.now(), **data)
 
     def _guarded(self, work: Callable[[], object], *, counts: bool = True) -> None:
-        """Run one piece of work; what may pass is logged and tried again, what may not stops the daemon."""
+        """Run one piece of work; a temporary error is logged and the work retried, a permanent one stops the daemon."""
         if self._stop.is_set():
             return
         try:
@@ -407,7 +412,8 @@ class Daemon:
             elif isinstance(error, StoreFailure | OSError):
                 self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
             else:
-                # One bad cycle must not end a daemon that guards sessions; one that never succeeds guards nothing.
+                # One failed cycle must not end a daemon that watches sessions; one that fails every time watches
+                # nothing.
                 self.log.exception("cycle.crashed" if counts else "mail.crashed")
                 self._crashes += counts
                 if self._crashes >= CRASHES_MAX:
@@ -418,8 +424,8 @@ class Daemon:
             return
         try:
             self._lease = leases.renew(self.app.database, self._lease, self.app.settings.daemon.lease_seconds)
-            if self._cycled_at is not None:  # with the lease: a cycle may come many times a second
-                # Everybody sees when the next cycle is due.
+            if self._cycled_at is not None:  # with the lease: a cycle may run many times a second
+                # Others see when the next cycle is due.
                 at = self._cycled_at + self.app.settings.daemon.cycle_seconds
                 with self.app.database.write() as tx:
                     leases.fence(tx, self._lease.epoch)
@@ -438,7 +444,7 @@ class Daemon:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        # Without settings to read again there is a terminal, and it was closed.
+        # Without settings to reload it runs in a terminal, which was closed.
         if number == signal.SIGHUP and self.load is not None:
             self._news.put(_RELOAD)
         else:
@@ -449,13 +455,13 @@ class Daemon:
         self._news.put(_STOP)
 
 
-# New settings for a running daemon, tried as a whole before any of them counts.
+# Reload of settings: all of them are tried before any is used.
 def reloaded(old: App, load: Callable[[], App]) -> App:
-    """Return the app on the settings as they are now, with everything made that can fail to be made.
+    """Return the app of the present settings, with everything created that may fail.
 
-    A pool that works and would not with the new settings counts as a failure; one that waits for a person anyhow does
-    not. It shares the open database of ``old``. Raises ConfigError (also for what cannot change without a restart),
-    ProblemsFound, PlatformError or StoreError; then ``old`` is as good as before.
+    A pool that works now and would not work with the new settings is an error; one that waits for a person is not. The
+    new app shares the open database of ``old``. Raises ConfigError (also for a change that needs a restart),
+    ProblemsFound, PlatformError or StoreError; ``old`` is unchanged then.
     """
     new = load()
     moved = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]
@@ -463,14 +469,14 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
         why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
         raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
     require_one_account(new.settings)
-    vars(new)["database"] = old.database  # a cached property: what is there already is not made again
+    vars(new)["database"] = old.database  # a cached property: an existing value is not created again
     for part in ("catalogue", "artifacts", "mailing"):
         getattr(new, part)
     for name, platform in new.platforms.items():
         try:
             platform.open()
         except PlatformError:
-            # A pool that waits for a person does not prevent new settings; a pool that works is not broken by them.
+            # A pool that waits for a person does not prevent a reload.
             if name in old.platforms and _works(old.platforms[name]):
                 raise
     return new
@@ -484,11 +490,11 @@ def _works(platform: LatePlatform) -> bool:
     return True
 
 
-# What a prompt and the service manager show.
+# The status line, for prompts and the service manager.
 def status_line(tx: Connection, needs: int = 0) -> str:
-    """Return counts of what runs and waits, and of actions required, without names: ``2 running, 5 waiting``.
+    """Return counts of running and waiting sessions and of actions required: ``2 running, 5 waiting``.
 
-    Sessions that wait in their platform's queue do not run: ``1 running, 1 in a queue, 5 waiting``.
+    Sessions that wait in their platform's queue are counted apart: ``1 running, 1 in a queue, 5 waiting``.
     """
     jobs = counts.jobs_by_state(tx)
     in_queue = queue_waits.count(tx)

@@ -1,6 +1,6 @@
-"""Line: the state of things in one line, written by the daemon after each cycle, read by prompts in no time.
+"""The status line: written by the daemon after each cycle, read by shell prompts within milliseconds.
 
-The file holds the line and its line break, so that ``cat`` shows it. Only what starts fast may be imported here.
+The file contains the line and a line break, so that ``cat`` shows it. Imports here must be fast.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 
 FILE = "status.line"
-SYSTEM_FOLDER = "/run/uff-scheduler"  # the service's, readable by everybody; the line holds no names
+SYSTEM_FOLDER = "/run/uff-scheduler"  # of the service, readable by everybody; the line contains no names
 
 
 def folders(state_dir: str, runtime_directory: str) -> list[str]:
-    """Return where the line is kept: in the state folder, and where the service manager gave us one for such things."""
+    """Return the folders of the line: the state folder, and the service manager's runtime folder if there is one."""
     return [state_dir, *filter(None, runtime_directory.split(":")[:1])]
 
 
 def write(folder: str, text: str) -> None:
-    """Replace the line of a folder as a whole, so that no reader sees half of one. Raises OSError."""
+    """Replace the line in a folder atomically. Raises OSError."""
     path = f"{folder}/{FILE}"
     descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)  # whatever the mask: who may enter the folder may read the line
+        os.fchmod(descriptor, 0o644)  # whatever the umask: everyone with access to the folder may read the line
         os.write(descriptor, f"{text}\n".encode())
     finally:
         os.close(descriptor)
@@ -29,7 +29,7 @@ def write(folder: str, text: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Take the line away: nothing is known any more. Where it cannot be removed, the reader finds no daemon."""
+    """Remove the line, because the state is unknown. If that fails, readers notice that no daemon runs."""
     try:
         os.remove(f"{folder}/{FILE}")  # noqa: PTH107 - as above
     except OSError:
@@ -37,7 +37,7 @@ def remove(folder: str) -> None:
 
 
 def read(folder: str) -> str | None:
-    """Return the line of a folder, None when there is none."""
+    """Return the line in a folder, None if there is none."""
     try:
         with open(f"{folder}/{FILE}", encoding="utf-8") as stream:  # noqa: PTH123 - as above
             return stream.readline().rstrip("\n")

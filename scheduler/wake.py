@@ -1,4 +1,4 @@
-"""Wake: a named pipe in the state folder through which commands tell the daemon to look at once."""
+"""Wake-up: a named pipe in the state folder by which commands start a cycle of the daemon at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WAKE, _CLOSE = b"w", b"c"
 
 
 def wake(state_dir: Path) -> bool:
-    """Wake the daemon of ``state_dir``; return whether one listened. Never raises: the next cycle comes anyway."""
+    """Wake the daemon of ``state_dir``; return whether one listened. Never raises: the next cycle runs anyway."""
     try:
-        # Without a reader a non-blocking open of a pipe for writing fails, which is the answer.
+        # A non-blocking open for writing fails if there is no reader.
         descriptor = os.open(state_dir / _PIPE, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return False
@@ -26,13 +26,13 @@ def wake(state_dir: Path) -> bool:
 
 
 class Waker:
-    """The daemon's end of the pipe; calls ``on_wake`` from a thread of its own until closed."""
+    """The daemon's end of the pipe; calls ``on_wake`` in its own thread until it is closed."""
 
     def __init__(self, state_dir: Path, on_wake: Callable[[], object]) -> None:
         path = state_dir / _PIPE
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        # Open for both directions, so that reads wait for writers instead of ending when the last one leaves.
+        # Open in both directions, so that reads wait for writers instead of ending when the last one closes the pipe.
         self._descriptor = os.open(path, os.O_RDWR)
         self._on_wake = on_wake
         self._thread = threading.Thread(target=self._serve, name="wake", daemon=True)
