@@ -14,7 +14,7 @@ from jobs.nouns.pool import Pool
 from jobs.nouns.values import amount
 from jobs.problem import NotFound, Refusal
 from platforms.registry import account_name
-from scheduler.cli.shell.command import Yes, command, confirm, parsed
+from scheduler.cli.shell.command import Yes, argument, command, confirm, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import hours
@@ -29,16 +29,14 @@ from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newes
 )
 def acceptance(
     cli: Cli,
-    platform: Annotated[str, typer.Argument(help="A platform with one pool, or the name of a pool.")],
+    platform: Annotated[str, argument("", "A platform with one pool, or the name of a pool.")],
     budget: Annotated[
         list[Any] | None,
-        typer.Option(
-            parser=parsed(amount), metavar="AMOUNT", help="At most so much quota or money: 1h and $1 unless given."
-        ),
+        option("--budget AMOUNT", "At most so much quota or money: 1h and $1 unless given.", parser=parsed(amount)),
     ] = None,
-    only: Annotated[str, typer.Option(metavar="PROBE", help="This probe alone.", show_default=False)] = "",
+    only: Annotated[str, option("--only PROBE", "This probe alone.")] = "",
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the newest result without account names; try nothing.")
+        Path | None, option("--export FILE", "Write the newest result without account names; try nothing.")
     ] = None,
     yes: Yes = False,
 ) -> None:

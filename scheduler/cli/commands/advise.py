@@ -39,7 +39,7 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import digits, read_json
 from jobs.problem import NotFound, Refusal
 from jobs.size import counted
-from scheduler.cli.shell.command import Tables, command
+from scheduler.cli.shell.command import Tables, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output
@@ -80,66 +80,50 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A shipped name, OWNER/NAME[@REVISION] of the Hub, its config.json; or hours: see below.",
-        ),
+        argument("MODEL", "A shipped name, OWNER/NAME[@REVISION] of the Hub, its config.json; or hours: see below."),
     ] = "",
     machines: Annotated[
-        list[str] | None, typer.Argument(metavar="[CARD[xN]]...", help="With --compare: the machines after its first.")
+        list[str] | None, argument("[CARD[xN]]...", "With --compare: the machines after its first.")
     ] = None,
-    on: Annotated[
-        str, typer.Option("--on", metavar="CARD[xN]|POOL", help="Such as 4090, '5060ti x2', or a pool of yours.")
-    ] = "5060ti",
-    method: Annotated[
-        str, typer.Option("--method", metavar="full|lora|qlora", help="Default: LoRA where it fits, else QLoRA.")
-    ] = "",
-    seq: Annotated[int, typer.Option("--seq", min=1, max=1 << 20, help="Tokens of a row.")] = 2048,
-    batch: Annotated[int, typer.Option("--batch", min=0, max=4096, help="Rows at a time on a device.")] = 0,
-    rows: Annotated[int, typer.Option("--rows", min=1, max=1 << 20, help="Rows of a step on all devices.")] = 16,
-    rank: Annotated[int, typer.Option("--rank", min=1, max=4096, help="Rank of the adapter.")] = 16,
-    tokens: Annotated[
-        float | None, typer.Option("--tokens", parser=_tokens, metavar="NUMBER", help="Tokens to train on: 20M, 20e6.")
-    ] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="Rows to train on, of --seq tokens.")] = None,
-    epochs: Annotated[float, typer.Option("--epochs", min=0.001, help="How often all of them.")] = 1.0,
-    image: Annotated[str, typer.Option("--image", metavar="WxH", help="Pixels of each row's image.")] = "",
-    deadline: Annotated[str, typer.Option("--deadline", metavar="TIME", help="Within this time, such as 12h.")] = "",
+    on: Annotated[str, option("--on CARD[xN]|POOL", "Such as 4090, '5060ti x2', or a pool of yours.")] = "5060ti",
+    method: Annotated[str, option("--method full|lora|qlora", "Default: LoRA where it fits, else QLoRA.")] = "",
+    seq: Annotated[int, option("--seq", "Tokens of a row.", min=1, max=1 << 20)] = 2048,
+    batch: Annotated[int, option("--batch", "Rows at a time on a device.", min=0, max=4096)] = 0,
+    rows: Annotated[int, option("--rows", "Rows of a step on all devices.", min=1, max=1 << 20)] = 16,
+    rank: Annotated[int, option("--rank", "Rank of the adapter.", min=1, max=4096)] = 16,
+    tokens: Annotated[float | None, option("--tokens NUMBER", "Tokens to train on: 20M, 20e6.", parser=_tokens)] = None,
+    samples: Annotated[int | None, option("--samples", "Rows to train on, of --seq tokens.", min=1)] = None,
+    epochs: Annotated[float, option("--epochs", "How often all of them.", min=0.001)] = 1.0,
+    image: Annotated[str, option("--image WxH", "Pixels of each row's image.")] = "",
+    deadline: Annotated[str, option("--deadline TIME", "Within this time, such as 12h.")] = "",
     stack: Annotated[
-        str, typer.Option("--stack", help="finetune (ours), finetune-compiled, transformers or transformers-bare.")
+        str, option("--stack", "finetune (ours), finetune-compiled, transformers or transformers-bare.")
     ] = "finetune-compiled",
-    checkpointing: Annotated[str, typer.Option("--checkpointing", metavar="on|off", help="Default: the quicker.")] = "",
+    checkpointing: Annotated[str, option("--checkpointing on|off", "Default: the quicker.")] = "",
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw-foreach, adafactor or sgd. Default: any.")
+        str, option("--optimizer", "adamw, adamw8bit, adamw-foreach, adafactor or sgd. Default: any.")
     ] = "",
-    parallel: Annotated[str, typer.Option("--parallel", help="ddp, fsdp, layers, zero1 to zero3. Default: any.")] = "",
-    offload: Annotated[str, typer.Option("--offload", help="none, cpu or nvme. Default: any.")] = "",
-    ram: Annotated[float, typer.Option("--ram-gib", min=1, help="Memory of the machine.")] = 128.0,
+    parallel: Annotated[str, option("--parallel", "ddp, fsdp, layers, zero1 to zero3. Default: any.")] = "",
+    offload: Annotated[str, option("--offload", "none, cpu or nvme. Default: any.")] = "",
+    ram: Annotated[float, option("--ram-gib", "Memory of the machine.", min=1)] = 128.0,
     price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Dollars an hour. Default: the pool's, else electricity.")
+        float | None, option("--price", "Dollars an hour. Default: the pool's, else electricity.", min=0)
     ] = None,
     compare: Annotated[
-        list[str] | None,
-        typer.Option("--compare", metavar="CARD[xN][=$]", help="Machines side by side, with dollars an hour."),
+        list[str] | None, option("--compare CARD[xN][=$]", "Machines side by side, with dollars an hour.")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="With --compare: time against money as SVG.")
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", metavar="DIR", help="Write the job, DeepSpeed's file and the lines.")
-    ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Every figure with its formula and source.")] = False,
-    read: Annotated[
-        Path | None, typer.Option("--read", metavar="FILE", help="Take in what others measured (an advice.json).")
-    ] = None,
+    picture: Annotated[Path | None, option("--picture FILE", "With --compare: time against money as SVG.")] = None,
+    write: Annotated[Path | None, option("--write DIR", "Write the job, DeepSpeed's file and the lines.")] = None,
+    explain: Annotated[bool, option("--explain", "Every figure with its formula and source.")] = False,
+    read: Annotated[Path | None, option("--read FILE", "Take in what others measured (an advice.json).")] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Run a few real steps on this machine's card, and remember them.")
+        bool, option("--calibrate", "Run a few real steps on this machine's card, and remember them.")
     ] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Run two layers without weights, instead of believing the formula.")
+        bool, option("--probe", "Run two layers without weights, instead of believing the formula.")
     ] = False,
     python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="With --calibrate, --probe: the Python that has torch.")
+        str, option("--python PATH", "With --calibrate, --probe: the Python that has torch.")
     ] = "python3",
 ) -> None:
     """Show whether a model fits a machine, with which settings, time and cost.

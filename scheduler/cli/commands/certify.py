@@ -14,7 +14,7 @@ import typer
 
 from jobs.certify.findings import LEVELS, REPAIRS
 from jobs.spec import JobSpec
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.clock import real_now
@@ -30,19 +30,15 @@ _RUNNERS = {".py": "{python}", ".sh": "bash"}
 )
 def certify(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python or shell script.", show_default=False)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
-    ] = None,
-    steps: Annotated[
-        int, typer.Option("--steps", min=0, max=10**9, help="The target step of each run; 0: found by trying.")
-    ] = 0,
-    grace: Annotated[float, typer.Option(min=0.1, max=3_600, help="Seconds that it has for saving.")] = 30.0,
-    limit: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds that one run may take.")] = 600.0,
-    python: Annotated[str, typer.Option(help="The interpreter that runs it; default: that of schedctl.")] = "",
-    accept: Annotated[str, typer.Option(help="The worst level that is good enough: E0, E1 or E2.")] = "E1",
+    script: Annotated[Path, argument("SCRIPT", "A Python or shell script.")],
+    arguments: Annotated[list[str] | None, argument("[-- ARGS]...", "What the script is given.")] = None,
+    steps: Annotated[int, option("--steps", "The target step of each run; 0: found by trying.", min=0, max=10**9)] = 0,
+    grace: Annotated[float, option("--grace", "Seconds that it has for saving.", min=0.1, max=3_600)] = 30.0,
+    limit: Annotated[float, option("--limit", "Seconds that one run may take.", min=1, max=86_400)] = 600.0,
+    python: Annotated[str, option("--python", "The interpreter that runs it; default: that of schedctl.")] = "",
+    accept: Annotated[str, option("--accept", "The worst level that is good enough: E0, E1 or E2.")] = "E1",
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write document and badge; default: beside the script.")
+        Path | None, option("--output DIR", "Where to write document and badge; default: beside the script.")
     ] = None,
 ) -> None:
     """Interrupt a script in many ways on this machine, and check that it resumes as if nothing had happened.

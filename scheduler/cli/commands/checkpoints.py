@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from jobs.problem import NotFound
 from jobs.size import counted, size
 from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
-from scheduler.cli.shell.command import Listing, command
+from scheduler.cli.shell.command import Listing, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
@@ -23,10 +21,7 @@ from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import checkpoint_json, picked
 
 Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="Key of the checkpoint, as checkpoints list shows it.", autocompletion=checkpoint_keys
-    ),
+    str, argument("KEY", "Key of the checkpoint, as checkpoints list shows it.", autocompletion=checkpoint_keys)
 ]
 
 
@@ -96,7 +91,7 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
 @command("schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
     cli: Cli,
-    subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
+    subject: Annotated[str | None, argument("JOB|KEY", "Default: all.")] = None,
 ) -> None:
     """Check every byte of checkpoints. Exits with 9 when one is damaged.
 
@@ -129,11 +124,9 @@ def verify(
 def pull(
     cli: Cli,
     job: Job,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
-    with_code: Annotated[
-        bool, typer.Option("--with-code", help="Also the code that made it, into DIR-code beside it.")
-    ] = False,
+    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
+    step: Annotated[int | None, option("--step", "Default: the newest good one.", min=0)] = None,
+    with_code: Annotated[bool, option("--with-code", "Also the code that made it, into DIR-code beside it.")] = False,
 ) -> None:
     """Copy a checkpoint out of the store, checked."""
     with cli.app.database.read() as tx:

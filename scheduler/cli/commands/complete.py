@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.commands.queue_list import STATES
+from scheduler.cli.shell.command import argument
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of
 
@@ -77,18 +78,14 @@ def states(incomplete: str) -> list[str]:
     return [state for state in STATES if state.startswith(incomplete)]
 
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
-OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)]
-PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
-VersionName = Annotated[
-    str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.", autocompletion=version_names)
-]
+Job = Annotated[str, argument("JOB", "Name of the job.", autocompletion=job_names)]
+OnlyJob = Annotated[str | None, argument("JOB", "Only of this job.", autocompletion=job_names)]
+PoolName = Annotated[str, argument("POOL", "Name of the pool.", autocompletion=pool_names)]
+Model = Annotated[str, argument("MODEL", "Name of the model's job.", autocompletion=job_names)]
+VersionName = Annotated[str, argument("MODEL@N", "A version, such as ufm@3.", autocompletion=version_names)]
 NamedVersion = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL[@N]",
-        help="A version, or a model: its promoted version, else its newest.",
-        autocompletion=version_names,
+    argument(
+        "MODEL[@N]", "A version, or a model: its promoted version, else its newest.", autocompletion=version_names
     ),
 ]

@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from jobs.corpus.read.sources import parse_source
 from jobs.problem import NotFound, Refusal
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 
 
 @command("schedctl corpus add ~/garden/episodes")
-def add(
-    cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")]
-) -> None:
+def add(cli: Cli, source: Annotated[str, argument("SOURCE", "A file, a folder, or stdlib.")]) -> None:
     """Add a source to those of the settings. The next version that is built has it."""
     parse_source(source)  # refuses what is not there
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
@@ -29,7 +25,7 @@ def add(
 
 
 @command("schedctl corpus drop ~/garden/episodes")
-def drop(cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")]) -> None:
+def drop(cli: Cli, source: Annotated[str, argument("SOURCE", "One that corpus add added.")]) -> None:
     """Take an added source out again. Versions that were built with it stay as they are."""
     data = cli.app.training_data
     added = data.folder.added()

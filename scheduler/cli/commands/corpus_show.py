@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from jobs.corpus.errors import CorpusError, NoSuchVersion
 from jobs.corpus.folder import difference
 from jobs.corpus.manifest import CorpusManifest
@@ -19,7 +17,7 @@ from jobs.payload.scorers.items import BadItems, read_items
 from jobs.problem import InvalidInput, NotFound
 from jobs.size import counted, size
 from scheduler.cli.commands.job_options import AllowSecrets, allowing
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
@@ -66,9 +64,7 @@ def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
 @command("schedctl corpus show", "schedctl corpus show 3f2a")
 def show_corpus(
     cli: Cli,
-    version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="Its beginning is enough; default: the current one.")
-    ] = None,
+    version: Annotated[str | None, argument("VERSION", "Its beginning is enough; default: the current one.")] = None,
 ) -> None:
     """Show a version: its texts, what is held out, what was odd, who trains on it."""
     data = cli.app.training_data
@@ -177,12 +173,8 @@ def _both(manifest: CorpusManifest, one: str, other: str) -> str:
 @command("schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
 def show_difference(
     cli: Cli,
-    old: Annotated[
-        str | None, typer.Argument(metavar="OLD", help="Default: the current one before.", show_default=False)
-    ] = None,
-    new: Annotated[
-        str | None, typer.Argument(metavar="NEW", help="Default: the current one.", show_default=False)
-    ] = None,
+    old: Annotated[str | None, argument("OLD", "Default: the current one before.")] = None,
+    new: Annotated[str | None, argument("NEW", "Default: the current one.")] = None,
 ) -> None:
     """Compare two versions text by text."""
     folder = cli.app.training_data.folder
@@ -219,13 +211,10 @@ def show_difference(
 @command("schedctl corpus leaks items.jsonl", "schedctl corpus leaks items.jsonl --model ufm@3")
 def show_leaks(
     cli: Cli,
-    file: Annotated[Path, typer.Argument(metavar="SET", help="A test set: a file of items.", show_default=False)],
-    version: Annotated[
-        str | None, typer.Option("--corpus", metavar="VERSION", help="Default: the current one.", show_default=False)
-    ] = None,
+    file: Annotated[Path, argument("SET", "A test set: a file of items.")],
+    version: Annotated[str | None, option("--corpus VERSION", "Default: the current one.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="MODEL[@N]", help="All that this and its ancestors were trained on instead."),
+        str | None, option("--model MODEL[@N]", "All that this and its ancestors were trained on instead.")
     ] = None,
 ) -> None:
     """Show which items of a test set stand in a corpus, also reformatted, reworded or with other names."""
@@ -250,7 +239,7 @@ def show_leaks(
 @command("schedctl corpus verify", "schedctl corpus verify 3f2a")
 def verify_corpora(
     cli: Cli,
-    version: Annotated[str | None, typer.Argument(metavar="VERSION", help="Default: all.", show_default=False)] = None,
+    version: Annotated[str | None, argument("VERSION", "Default: all.")] = None,
 ) -> None:
     """Check every byte of versions and their mixtures. Exits with 9 when one is damaged or missing.
 

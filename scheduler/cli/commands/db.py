@@ -7,12 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from config.layers import SYSTEM_FILE, own_file
 from jobs.problem import Refusal
 from jobs.size import counted, size
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.service.requests.backup import back_up
@@ -38,8 +36,8 @@ def upgrade(cli: Cli) -> None:
 @command("schedctl db backup /backups/scheduler-$(date +%F).db")
 def backup(
     cli: Cli,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path, argument("FILE", "Where to write the copy.")],
+    force: Annotated[bool, option("--force", "Replace a file that is there.")] = False,
 ) -> None:
     """Write a consistent, checked copy of the database while the daemon goes on. For all that is kept: backup."""
     if os.path.lexists(file) and not force:
@@ -51,7 +49,7 @@ def backup(
 
 
 @command("schedctl db restore /backups/scheduler-2026-11-21.db")
-def restore(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]) -> None:
+def restore(cli: Cli, file: Annotated[Path, argument("FILE", "A backup of SQLite.")]) -> None:
     """Put a whole backup in place of the database. Stop the daemon first."""
     url = cli.paths.database_url
     if not url.startswith("sqlite:///"):
@@ -62,7 +60,7 @@ def restore(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help=
 
 
 @command("schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
-def move(cli: Cli, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]) -> None:
+def move(cli: Cli, url: Annotated[str, argument("URL", "A new or empty database.")]) -> None:
     """Copy everything into another database, checked. Stop the daemon first; then set database_url."""
     copied = copy_all(cli.app.database, url)
     cli.out.data({"rows": copied})
@@ -111,9 +109,9 @@ def _upgrade(cli: Cli) -> None:
 @command("schedctl backup /backups/$(date +%F)", "schedctl backup /backups/whole-$(date +%F) --artifacts")
 def backup_all(
     cli: Cli,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
     artifacts: Annotated[
-        bool, typer.Option("--artifacts", help="Also the artifact store: checkpoints, code, inputs, corpora.")
+        bool, option("--artifacts", "Also the artifact store: checkpoints, code, inputs, corpora.")
     ] = False,
 ) -> None:
     """Write database and settings into a folder while the daemon goes on, and prove that they can be restored.

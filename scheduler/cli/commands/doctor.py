@@ -10,15 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from config.describe import describe
 from config.errors import ConfigError
 from platforms import plugin
 from platforms.base import Checked
 from platforms.registry import checkup
 from scheduler.app import App, require_one_account
-from scheduler.cli.shell.command import Listing, command
+from scheduler.cli.shell.command import Listing, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.clock import real_now
@@ -33,7 +31,7 @@ from scheduler.store import versions
 @command("schedctl config show", "schedctl config show daemon --json", kind=Listing)
 def show(
     cli: Cli,
-    prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
+    prefix: Annotated[str, argument("KEY", "Only keys that begin so.")] = "",
 ) -> None:
     """Show every setting with its value and where it came from. Secrets are hidden."""
     entries = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
@@ -70,9 +68,9 @@ def check_settings(cli: Cli) -> None:
 @command("schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
 def doctor(
     cli: Cli,
-    platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
+    platform: Annotated[str, argument("", "Look closely at the pools of this platform instead.")] = "",
     probe: Annotated[
-        bool, typer.Option("--probe", help="Run a small session there, which takes minutes and costs little.")
+        bool, option("--probe", "Run a small session there, which takes minutes and costs little.")
     ] = False,
 ) -> None:
     """Check all that the scheduler needs, each with its remedy. It takes a minute at most.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from jobs.size import counted
 from scheduler.cli.commands.complete import Job
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import Output, figure
 from scheduler.core.learning_curve import REACH, Band
@@ -25,8 +23,8 @@ _ROWS, _COLUMNS_MAX = 12, 100
 def forecast(
     cli: Cli,
     job: Job,
-    hours: Annotated[float, typer.Option("--hours", min=0.1, max=10_000, help="What so many more would buy.")] = HOURS,
-    metric: Annotated[str, typer.Option("--metric", help="Default: its stop rule's, else held_out_loss.")] = "",
+    hours: Annotated[float, option("--hours", "What so many more would buy.", min=0.1, max=10_000)] = HOURS,
+    metric: Annotated[str, option("--metric", "Default: its stop rule's, else held_out_loss.")] = "",
 ) -> None:
     """Show what a job's metric will be, and what more hours would buy.
 

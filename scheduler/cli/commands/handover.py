@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from jobs.problem import NotFound
 from platforms.base import Observed
 from platforms.manual.adapter import ManualPlatform
 from platforms.plugin import traits
-from scheduler.cli.shell.command import Listing, Reason, command
+from scheduler.cli.shell.command import Listing, Reason, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import picked
 
-Key = Annotated[str, typer.Argument(metavar="RUN", help="ID of the run, as handover list shows it.")]
+Key = Annotated[str, argument("RUN", "ID of the run, as handover list shows it.")]
 
 
 @command("schedctl handover list", kind=Listing)
@@ -56,7 +54,7 @@ def list_(cli: Cli) -> None:
 def claim(
     cli: Cli,
     key: Key,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files to upload.", file_okay=False)] = Path(),
+    out: Annotated[Path, option("--out", "Folder for the files to upload.", file_okay=False)] = Path(),
 ) -> None:
     """Claim an offered session: write its notebook. Its quota counts from now on."""
     from scheduler.store import events
@@ -76,9 +74,7 @@ def claim(
 def submit(
     cli: Cli,
     key: Key,
-    result: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
-    ],
+    result: Annotated[Path, argument("FILE", "What the notebook left.", exists=True, dir_okay=False)],
 ) -> None:
     """Submit a session's result."""
     end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)

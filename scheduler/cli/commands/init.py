@@ -10,11 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from jobs.payload.whole_file import write_whole
 from platforms.slurm.checkup import SlurmNodes
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
 
@@ -99,7 +97,7 @@ sources = ["stdlib"]
 @command("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
     cli: Cli,
-    demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,
+    demo: Annotated[bool, option("--demo", "Also write models to play with, beside the settings.")] = False,
 ) -> None:
     """Find what this machine has, write its settings and make the database.
 

@@ -13,20 +13,14 @@ import typer
 from jobs.nouns.keys import TableKey, is_remote, paths
 from jobs.spec import JobSpec
 from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import Several
+from scheduler.cli.shell.command import Several, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
-]
-Expect = Annotated[
-    str, typer.Option("--expect", metavar="DIGEST", help="Add only what a dry run showed: its fingerprint.")
-]
+DryRun = Annotated[bool, option("--dry-run", "Show the job, its plan and what would be uploaded; change nothing.")]
+Expect = Annotated[str, option("--expect DIGEST", "Add only what a dry run showed: its fingerprint.")]
 
-AllowSecrets = Annotated[
-    bool, typer.Option("--allow-secrets", help="What looks like a secret is none: note it, and upload it.")
-]
+AllowSecrets = Annotated[bool, option("--allow-secrets", "What looks like a secret is none: note it, and upload it.")]
 
 
 def allowing(command: Callable[..., None]) -> Callable[..., None]:

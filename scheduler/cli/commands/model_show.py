@@ -9,12 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from jobs.size import size
 from platforms.publish import publish_in_mlflow, publish_on_hub
 from scheduler.cli.commands.complete import NamedVersion, VersionName, job_names
-from scheduler.cli.shell.command import Listing, Tables, command
+from scheduler.cli.shell.command import Listing, Tables, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, amount, figure, hours
@@ -59,9 +57,7 @@ def show_versions(out: Output, listed: Sequence[Model]) -> bool:
 @command("schedctl models list", "schedctl models list ufm", kind=Listing)
 def list_models(
     cli: Cli,
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Only of this model.", autocompletion=job_names)
-    ] = None,
+    model: Annotated[str | None, argument("MODEL", "Only of this model.", autocompletion=job_names)] = None,
 ) -> None:
     """List models and what became of their versions."""
     with cli.app.database.read() as tx:
@@ -114,7 +110,7 @@ def compare(cli: Cli, first: VersionName, second: VersionName) -> None:
 def pull(
     cli: Cli,
     version: NamedVersion,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
 ) -> None:
     """Copy a version's checkpoint out of the store, checked."""
     with cli.app.database.read() as tx:
@@ -134,16 +130,10 @@ def pull(
 def export_version(
     cli: Cli,
     version: NamedVersion,
-    place: Annotated[
-        str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
-    ],
-    merge: Annotated[bool, typer.Option("--merge", help="Of an adapter: one model with its base, in 16 bit.")] = False,
-    base: Annotated[
-        str, typer.Option("--base", metavar="DIR", help="The base's folder, or name on the Hub.", show_default=False)
-    ] = "",
-    python: Annotated[
-        str, typer.Option("--python", metavar="FILE", help="A Python with torch, transformers, peft.")
-    ] = "python3",
+    place: Annotated[str, argument("DIR", "A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")],
+    merge: Annotated[bool, option("--merge", "Of an adapter: one model with its base, in 16 bit.")] = False,
+    base: Annotated[str, option("--base DIR", "The base's folder, or name on the Hub.")] = "",
+    python: Annotated[str, option("--python FILE", "A Python with torch, transformers, peft.")] = "python3",
 ) -> None:
     """Make a folder for others: weights, a model card, digests."""
     if not merge and base:

@@ -6,13 +6,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import structlog
-import typer
 
 from jobs.catalogue import AbTest
 from jobs.duration import DAYS
 from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
-from scheduler.cli.shell.command import Tables, command
+from scheduler.cli.shell.command import Tables, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import meant as near
@@ -24,8 +23,8 @@ from scheduler.store import jobs
 @command("schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
 def ab(
     cli: Cli,
-    test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,
-    start: Annotated[bool, typer.Option("--start", help="Queue both arms for its next day.")] = False,
+    test: Annotated[str | None, argument("TEST", "One of [[ab]]; all are listed without.")] = None,
+    start: Annotated[bool, option("--start", "Queue both arms for its next day.")] = False,
 ) -> None:
     """Show what an A/B test found, or queue its runs. Runs, not items, are its evidence."""
     if test is None:

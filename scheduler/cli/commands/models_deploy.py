@@ -7,13 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from jobs.problem import NotFound, Refusal
 from jobs.scores import VotesError
 from jobs.size import size
 from scheduler.cli.commands.complete import Model, NamedVersion, VersionName
-from scheduler.cli.shell.command import Reason, command
+from scheduler.cli.shell.command import Reason, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
@@ -30,8 +28,8 @@ from scheduler.views import models as views
 @command("schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3")
 def evaluate(
     cli: Cli,
-    model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
-    step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
+    model: Annotated[str, argument("MODEL[@N]", "A model, or a version to evaluate again.")],
+    step: Annotated[int | None, option("--step", "Default: its newest checkpoint.", min=1)] = None,
 ) -> None:
     """Create a version from a checkpoint and queue its evaluation. The daemon does so when a model is done."""
     if step is not None and "@" in model:
@@ -78,7 +76,7 @@ def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
 def overrule(
     cli: Cli,
     version: VersionName,
-    reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
+    reject: Annotated[bool, option("--reject", "Refuse it; it is accepted if this is left out.")] = False,
     reason: Reason = "",
 ) -> None:
     """Replace the result of an evaluation by yours. Both stay on record, with your reason."""
@@ -105,9 +103,9 @@ def _changed(cli: Cli, model: str, sentence: str) -> None:
 def deploy(
     cli: Cli,
     name: NamedVersion,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="One of [[targets]].", show_default=False)],
+    to: Annotated[str, option("--to TARGET", "One of [[targets]].")],
     reason: Reason = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be done; change nothing.")] = False,
 ) -> None:
     """Deploy an accepted version to a target: copy, check, switch, and test an answer; else roll back."""
     deployer = _deployer(cli, to)
@@ -136,8 +134,8 @@ def deploy(
 @command("schedctl models sync griffith", "schedctl models sync griffith --dry-run")
 def sync(
     cli: Cli,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
+    target: Annotated[str, argument("TARGET", "One of [[targets]].")],
+    dry_run: Annotated[bool, option("--dry-run", "Tell what differs; change nothing.")] = False,
 ) -> None:
     """Deploy what is promoted to a target again, and check every file. Exits with 9 on drift."""
     deployer = _deployer(cli, target)
@@ -217,13 +215,11 @@ def _document(done: Deployment) -> dict[str, Any]:
 def watch(
     cli: Cli,
     name: NamedVersion,
-    votes: Annotated[
-        Path | None, typer.Option("--votes", metavar="FILE", help="Default: what the model's evaluation names.")
-    ] = None,
+    votes: Annotated[Path | None, option("--votes FILE", "Default: what the model's evaluation names.")] = None,
     usual: Annotated[
-        float | None, typer.Option("--usual", min=0.001, max=0.999, help="Share of worse votes that is no harm.")
+        float | None, option("--usual", "Share of worse votes that is no harm.", min=0.001, max=0.999)
     ] = None,
-    rollback: Annotated[bool, typer.Option("--rollback", help="Take it back if harm is shown.")] = False,
+    rollback: Annotated[bool, option("--rollback", "Take it back if harm is shown.")] = False,
 ) -> None:
     """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""
     with cli.app.database.read() as tx:

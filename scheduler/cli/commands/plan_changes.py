@@ -8,8 +8,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from jobs.catalogue import job_from_toml
 from jobs.definition import RANGES
 from jobs.duration import parse_instant
@@ -17,7 +15,7 @@ from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
 from jobs.problem import NotFound
 from jobs.size import counted
-from scheduler.cli.shell.command import command, parsed
+from scheduler.cli.shell.command import command, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
@@ -149,11 +147,8 @@ def show_diff(
     cli: Cli,
     since: Annotated[
         int | None,
-        typer.Option(
-            "--since",
-            parser=parsed(parse_instant),
-            metavar="INSTANT",
-            help="Compare with the plan at that time, 2026-11-21T08:00:00Z.",
+        option(
+            "--since INSTANT", "Compare with the plan at that time, 2026-11-21T08:00:00Z.", parser=parsed(parse_instant)
         ),
     ] = None,
 ) -> None:
@@ -206,30 +201,23 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
 def show_what_if(
     cli: Cli,
     add_job: Annotated[
-        list[Path] | None, typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated.")
+        list[Path] | None, option("--add-job FILE", "With the job of this file; may be repeated.")
     ] = None,
     pool: Annotated[
         list[str] | None,
-        typer.Option(
-            "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
-        ),
+        option("--pool NAME=HOURS|down", "With so many hours a window, or without it; may be repeated."),
     ] = None,
     priority: Annotated[
-        list[str] | None,
-        typer.Option("--priority", "--weight", metavar="JOB=N", help="With another priority; may be repeated."),
+        list[str] | None, option("--priority --weight JOB=N", "With another priority; may be repeated.")
     ] = None,
     devices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--devices", metavar="JOB=N", help="On so many devices, with a table of all counts; may be repeated."
-        ),
+        list[str] | None, option("--devices JOB=N", "On so many devices, with a table of all counts; may be repeated.")
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME",
-            help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
+        option(
+            "--policy NAME",
+            "Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
             "edf (next deadline first), priority (highest priority first), srtf (least work left), smith (highest "
             "priority per hour of work left), density (what makes most of an hour).",
         ),

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from jobs.duration import parse_duration
 from jobs.nouns.pool import Pool
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import PoolName, pool_names
-from scheduler.cli.shell.command import Listing, Reason, command, parsed
+from scheduler.cli.shell.command import Listing, Reason, argument, command, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
@@ -52,9 +50,7 @@ def open_(cli: Cli, name: PoolName) -> None:
 def close(
     cli: Cli,
     name: PoolName,
-    length: Annotated[
-        int | None, typer.Option("--for", parser=parsed(parse_duration), metavar="DURATION", help="Such as 90m or 2d.")
-    ] = None,
+    length: Annotated[int | None, option("--for DURATION", "Such as 90m or 2d.", parser=parsed(parse_duration))] = None,
     why: Reason = "closed by hand",
 ) -> None:
     """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
@@ -113,9 +109,7 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
 @command("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
 def quota(
     cli: Cli,
-    pool: Annotated[
-        str | None, typer.Argument(metavar="POOL", help="Only of this pool.", autocompletion=pool_names)
-    ] = None,
+    pool: Annotated[str | None, argument("POOL", "Only of this pool.", autocompletion=pool_names)] = None,
 ) -> None:
     """Show of each quota the limit, what is used, reserved and free, and its reset."""
     if pool is not None:
@@ -150,7 +144,7 @@ def quota(
 @command("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)
 def cost(
     cli: Cli,
-    weeks: Annotated[int, typer.Option("--weeks", min=1, max=100, help="So many weeks, this one included.")] = 1,
+    weeks: Annotated[int, option("--weeks", "So many weeks, this one included.", min=1, max=100)] = 1,
 ) -> None:
     """Show the hours and the money of each job, pool and week: spent, and planned by the newest plan.
 

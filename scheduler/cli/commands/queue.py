@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from scheduler.cli.commands.complete import states
 from scheduler.cli.commands.queue_list import STATES, list_queue
-from scheduler.cli.shell.command import Listing, command
+from scheduler.cli.shell.command import Listing, command, option
 from scheduler.cli.shell.context import Cli
 
 
@@ -22,14 +20,11 @@ def list_(
     cli: Cli,
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help=f"Only jobs in this state: {', '.join(STATES)}; may be repeated.",
-            autocompletion=states,
+        option(
+            "--state STATE", f"Only jobs in this state: {', '.join(STATES)}; may be repeated.", autocompletion=states
         ),
     ] = None,
-    each: Annotated[bool, typer.Option("--all", help="Each job of a sweep on a line of its own.")] = False,
+    each: Annotated[bool, option("--all", "Each job of a sweep on a line of its own.")] = False,
 ) -> None:
     """List the jobs in queue order, with what each waits for. Those of a sweep stand in one line."""
     list_queue(cli, state or [], each=each)

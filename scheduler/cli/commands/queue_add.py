@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from jobs.catalogue import job_from_table
 from jobs.definition import merged, table_of, toml_of, whole_of
 from jobs.duration import show_duration
@@ -20,7 +18,7 @@ from jobs.toml_file import read_toml
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.plan_changes import show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -48,16 +46,13 @@ _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures
 @options.allowing
 def add(
     cli: Cli,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, argument("FILE", "A job definition (TOML).")] = None,
     models: Annotated[
-        bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
+        bool, option("--models", "Add every model of the settings that is not in the queue yet.")
     ] = False,
     fields: Annotated[dict[str, Any], options.described("max_time")] = options.NOTHING,
     go_on: Annotated[
-        bool,
-        typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of from step 0."),
+        bool, option("--continue", "Go on from what a removed job of this name saved, instead of from step 0.")
     ] = False,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",

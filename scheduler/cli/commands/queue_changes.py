@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from sqlalchemy import Connection
 
 from jobs.catalogue import job_from_table, job_from_toml
@@ -28,7 +27,7 @@ from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands import queue_add
 from scheduler.cli.commands.complete import Job
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
-from scheduler.cli.shell.command import Yes, command, confirm
+from scheduler.cli.shell.command import Yes, argument, command, confirm, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import free_name, listed
@@ -58,16 +57,11 @@ _BYTES_MAX = 1 << 20
 def edit(
     cli: Cli,
     job: Job,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The whole new definition (TOML).", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, argument("FILE", "The whole new definition (TOML).")] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one key; empty: its default. May be repeated."),
+        list[str] | None, option("--set KEY=VALUE", "Change one key; empty: its default. May be repeated.")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also a command that the recipe of the checkpoint contradicts.")
-    ] = False,
+    force: Annotated[bool, option("--force", "Also a command that the recipe of the checkpoint contradicts.")] = False,
 ) -> None:
     """Change a job's definition by --set, from a file, or in $EDITOR.
 
@@ -174,8 +168,7 @@ def clone(
     cli: Cli,
     job: Job,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="What differs; empty: its default. May be repeated."),
+        list[str] | None, option("--set KEY=VALUE", "What differs; empty: its default. May be repeated.")
     ] = None,
 ) -> None:
     """Add a job with the definition and code of another. It starts from step 0."""
@@ -237,27 +230,15 @@ def _same(was: Any, word: str) -> bool:
 def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
     job: Job,
-    code: Annotated[
-        Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
-    ] = None,
-    commit: Annotated[str, typer.Option("--commit", help="That commit of it, not the files as they are now.")] = "",
-    requirements: Annotated[
-        Path | None,
-        typer.Option("--requirements", metavar="FILE", help="The packages it needs, locked now.", show_default=False),
-    ] = None,
+    code: Annotated[Path | None, option("--code DIR", "Default: where it was taken from.")] = None,
+    commit: Annotated[str, option("--commit", "That commit of it, not the files as they are now.")] = "",
+    requirements: Annotated[Path | None, option("--requirements FILE", "The packages it needs, locked now.")] = None,
     inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input again; may be repeated."),
+        list[str] | None, option("--input NAME[=SOURCE]", "Take this input again; may be repeated.")
     ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            "--corpus", metavar="VERSION", help="Train on this version of the corpus; or newest.", show_default=False
-        ),
-    ] = None,
+    corpus: Annotated[str | None, option("--corpus VERSION", "Train on this version of the corpus; or newest.")] = None,
     secrets: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
+        list[str] | None, option("--secret NAME", "The secrets it is given, all of them; may be repeated.")
     ] = None,
     allow_secrets: options.AllowSecrets = False,
 ) -> None:
@@ -399,9 +380,7 @@ def _having(same: bool, what: str) -> str:
 def begin(
     cli: Cli,
     job: Job,
-    start: Annotated[
-        str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
-    ] = "newest",
+    start: Annotated[str, option("--from STEP", "Which checkpoint of the job it starts from; or newest.")] = "newest",
     yes: Yes = False,
 ) -> None:
     """Begin a job again from step 0, as its next generation, after a confirmation. What it saved before stays."""

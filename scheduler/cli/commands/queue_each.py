@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-import typer
-
 from jobs.definition import RANGES
 from jobs.problem import Refusal
 from jobs.size import counted
 from scheduler.cli.commands.complete import Job, job_names
 from scheduler.cli.parts.runs_table import warn_of_loss
-from scheduler.cli.shell.command import Reason, Yes, command, confirm
+from scheduler.cli.shell.command import Reason, Yes, argument, command, confirm, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -32,11 +30,8 @@ CAN_BE: dict[str, Callable[[JobState], bool]] = {
 _NOW = {"held": "is held", "released": "may run again", "cancelled": "is cancelled", "tried again": "is tried again"}
 """What is so then."""
 
-Jobs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="JOB...", help="Names of the jobs.", autocompletion=job_names, show_default=False),
-]
-All = Annotated[bool, typer.Option("--all", help="Every job that this can be done to, instead of names.")]
+Jobs = Annotated[list[str] | None, argument("JOB...", "Names of the jobs.", autocompletion=job_names)]
+All = Annotated[bool, option("--all", "Every job that this can be done to, instead of names.")]
 
 
 @command("schedctl queue retry ufm", "schedctl queue retry --all")
@@ -166,8 +161,7 @@ def weigh(
     cli: Cli,
     job: Job,
     value: Annotated[
-        float,
-        typer.Argument(metavar="PRIORITY", help="Value of one training hour relative to other jobs; new jobs have 1."),
+        float, argument("PRIORITY", "Value of one training hour relative to other jobs; new jobs have 1.")
     ],
 ) -> None:
     """Change the priority of a job: the planner multiplies each of its hours by it."""
@@ -179,9 +173,7 @@ def weigh(
 
 
 @command("schedctl queue move ufm 1")
-def move(
-    cli: Cli, job: Job, place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")]
-) -> None:
+def move(cli: Cli, job: Job, place: Annotated[int, argument("POSITION", "1 is the front.", min=1)]) -> None:
     """Move a job in the queue. The position decides between jobs of equal value."""
     record = queue.move(cli.app.database, job, place, cli.now, cli.who)
     _changed(cli, record, f"is at position {record.position}")

@@ -10,7 +10,7 @@ import typer
 from jobs.size import counted
 from scheduler import clock
 from scheduler.cli.commands.model_show import show_versions
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
@@ -32,33 +32,35 @@ _SCALE = 3_600.0
 )
 def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     cli: Cli,
-    out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
+    out: Annotated[Path, option("--out", "Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
         "out/week"
     ),
-    hours: Annotated[float, typer.Option(min=0.01, max=24 * 366, help="Scheduled hours to run.")] = 168.0,
+    hours: Annotated[float, option("--hours", "Scheduled hours to run.", min=0.01, max=24 * 366)] = 168.0,
     scale: Annotated[
         float | None,
-        typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second: 3600, or 600 with --slurm."),
+        option("--scale", "Scheduled seconds in a real second: 3600, or 600 with --slurm.", min=1.0, max=36_000),
     ] = None,
-    epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = run.DEFAULT_EPOCH,
-    seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
+    epoch: Annotated[str, option("--epoch", "Scheduled instant at the start, ISO 8601 with zone.")] = run.DEFAULT_EPOCH,
+    seed: Annotated[int, option("--seed", "Added to every model's seed.", min=0)] = 0,
+    resume: Annotated[bool, option("--resume", "Go on with the rehearsal that is in the folder.")] = False,
     kaggle_proxy: Annotated[
         str,
-        typer.Option(
-            help="Address of a server that speaks Kaggle's protocol, runs at --scale and shows --epoch right now; "
-            "credentials come from the environment."
+        option(
+            "--kaggle-proxy",
+            "Address of a server that speaks Kaggle's protocol, runs at --scale and shows --epoch right now; "
+            "credentials come from the environment.",
         ),
     ] = "",
     aws_endpoint: Annotated[
         str,
-        typer.Option(
-            help="Address of a server that speaks AWS's protocols, runs at --scale and shows --epoch right now; "
-            "bucket, role and region come from --config, credentials from AWS's usual places."
+        option(
+            "--aws-endpoint",
+            "Address of a server that speaks AWS's protocols, runs at --scale and shows --epoch right now; "
+            "bucket, role and region come from --config, credentials from AWS's usual places.",
         ),
     ] = "",
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Add the Slurm cluster of this machine as one more pool, named slurm.")
+        bool, option("--slurm", "Add the Slurm cluster of this machine as one more pool, named slurm.")
     ] = False,
 ) -> None:
     """Rehearse a week on this machine in minutes. Daemon, database and training are real, the clock is scaled.

@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.notify.deliver import redacted
@@ -31,16 +29,16 @@ _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".m
 def weekly(
     cli: Cli,
     week: Annotated[
-        str | None, typer.Option("--week", help="ISO week, like 2026-W47, or this; the last one that is over.")
+        str | None, option("--week", "ISO week, like 2026-W47, or this; the last one that is over.")
     ] = None,
     form: Annotated[
         Literal["text", "html", "markdown", "json", "slack"] | None,
-        typer.Option("--format", help="What to write; what the file's ending says, else text."),
+        option("--format", "What to write; what the file's ending says, else text."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write to this file; .html, .md and .json say the format as well.")
+        Path | None, option("--out", "Write to this file; .html, .md and .json say the format as well.")
     ] = None,
-    send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
+    send: Annotated[bool, option("--send", "Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show the report of a week: headline, actions, models, hours and money."""
     zone = cli.app.settings.zone

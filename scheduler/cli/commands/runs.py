@@ -17,7 +17,7 @@ from jobs.lane_report import LaneReport
 from jobs.problem import NotFound
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss
-from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, command, confirm, parsed
+from scheduler.cli.shell.command import Listing, Tables, Yes, argument, command, confirm, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool, find_run
 from scheduler.cli.shell.output import Output, clean, figure, hours
@@ -30,12 +30,8 @@ from scheduler.store.events import Event
 from scheduler.store.generations import Generation
 from scheduler.views.documents import picked, run_json
 
-Key = Annotated[
-    str, typer.Argument(metavar="RUN", help="ID of the run, as runs list shows it.", autocompletion=run_keys)
-]
-RunOrJob = Annotated[
-    str, typer.Argument(metavar="RUN|JOB", help="ID of the run, or a job: its newest run.", autocompletion=run_keys)
-]
+Key = Annotated[str, argument("RUN", "ID of the run, as runs list shows it.", autocompletion=run_keys)]
+RunOrJob = Annotated[str, argument("RUN|JOB", "ID of the run, or a job: its newest run.", autocompletion=run_keys)]
 _LOOK_AGAIN_SECONDS = 1.0
 
 
@@ -48,12 +44,10 @@ def _proof_text(proof: str) -> str:
 @command("schedctl runs list --live", "schedctl runs list --job ufm --limit 5", kind=Listing)
 def list_(
     cli: Cli,
-    live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Only runs on this pool.", autocompletion=pool_names)
-    ] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.", autocompletion=job_names)] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
+    live: Annotated[bool, option("--live", "Only runs that have not ended.")] = False,
+    pool: Annotated[str | None, option("--pool", "Only runs on this pool.", autocompletion=pool_names)] = None,
+    job: Annotated[str | None, option("--job", "Only runs with this job.", autocompletion=job_names)] = None,
+    limit: Annotated[int, option("--limit -n", "At most so many, the newest.", min=1)] = 50,
 ) -> None:
     """List runs, the newest first."""
     with cli.app.database.read() as tx:
@@ -121,11 +115,11 @@ def show(cli: Cli, name: RunOrJob) -> None:
 def logs(
     cli: Cli,
     name: RunOrJob,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last N lines so far.")] = None,
-    lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only the lines of this lane.")] = None,
+    follow: Annotated[bool, option("--follow -f", "Go on until the run ends.")] = False,
+    tail: Annotated[int | None, option("--tail -n", "Only the last N lines so far.", min=0)] = None,
+    lane: Annotated[int | None, option("--lane", "Only the lines of this lane.", min=0)] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="With what moves the cursor and colours a terminal; secrets stay hidden.")
+        bool, option("--raw", "With what moves the cursor and colours a terminal; secrets stay hidden.")
     ] = False,
 ) -> None:
     """Write what a session printed. What steers a terminal is left out. With --json, one object a line."""
@@ -165,7 +159,7 @@ def stop(
     cli: Cli,
     key: Key,
     why: Annotated[
-        str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown, and given to the session.")
+        str, option("--reason --why TEXT", "It is kept and shown, and given to the session.")
     ] = "stopped by hand",
 ) -> None:
     """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
@@ -193,16 +187,15 @@ def lost(
     cli: Cli,
     key: Key,
     proof: Annotated[
-        str, typer.Option("--proof", callback=_proof_text, help="How you know that the session is dead; kept for ever.")
+        str, option("--proof", "How you know that the session is dead; kept for ever.", callback=_proof_text)
     ],
     ended: Annotated[
         int | None,
-        typer.Option(
-            "--ended",
-            parser=parsed(parse_instant),
-            metavar="INSTANT",
-            help="Charge it until then, 2026-11-21T08:00:00Z. By default until its last sign of life, or where it gave "
+        option(
+            "--ended INSTANT",
+            "Charge it until then, 2026-11-21T08:00:00Z. By default until its last sign of life, or where it gave "
             "none, until the end of its reservation or now, whichever is first.",
+            parser=parsed(parse_instant),
         ),
     ] = None,
     yes: Yes = False,
@@ -245,10 +238,8 @@ def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continue
 @command("schedctl events", "schedctl events ufm --limit 5", kind=Listing)
 def list_events(
     cli: Cli,
-    subject: Annotated[
-        str | None, typer.Argument(metavar="SUBJECT", help="Only of this job, run, pool or version.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
+    subject: Annotated[str | None, argument("SUBJECT", "Only of this job, run, pool or version.")] = None,
+    limit: Annotated[int, option("--limit -n", "At most so many, the newest.", min=1)] = 50,
 ) -> None:
     """List what happened, the newest last."""
     with cli.app.database.read() as tx:

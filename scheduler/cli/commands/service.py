@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, assert_never
 
-import typer
-
 from platforms.registry import folders
 from scheduler.app import load_app
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.host.installation import (
@@ -31,19 +29,17 @@ from scheduler.host.installation import (
     unit_statuses,
 )
 
-OwnOption = Annotated[bool, typer.Option("--user", help="Your own service manager instead of the system's.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-RootOption = Annotated[
-    Path, typer.Option("--root", metavar="DIR", help="Write below DIR, an image's root, and start nothing.")
-]
+OwnOption = Annotated[bool, option("--user", "Your own service manager instead of the system's.")]
+DryOption = Annotated[bool, option("--dry-run", "Show what would be done, and do nothing.")]
+RootOption = Annotated[Path, option("--root DIR", "Write below DIR, an image's root, and start nothing.")]
 
 
 @command("schedctl service install", "schedctl service install --user", "schedctl service install --dry-run")
 def install(
     cli: Cli,
     user: OwnOption = False,
-    web: Annotated[bool, typer.Option("--web", help="The status page as well.")] = False,
-    no_start: Annotated[bool, typer.Option("--no-start", help="Start with the next boot only.")] = False,
+    web: Annotated[bool, option("--web", "The status page as well.")] = False,
+    no_start: Annotated[bool, option("--no-start", "Start with the next boot only.")] = False,
     dry_run: DryOption = False,
     root: RootOption = Path("/"),
 ) -> None:

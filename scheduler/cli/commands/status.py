@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from scheduler.cli.commands.complete import job_names
 from scheduler.cli.commands.queue_list import empty_queue
 from scheduler.cli.parts import OVER
-from scheduler.cli.shell.command import Tables, command
+from scheduler.cli.shell.command import Tables, argument, command, option
 from scheduler.cli.shell.context import Cli
 
 _ROWS = {"Actions required": 5, "Jobs": 8, "Sessions": 5, "Pools": 6, "Under way": 4, OVER: 4}
@@ -18,10 +16,8 @@ _ROWS = {"Actions required": 5, "Jobs": 8, "Sessions": 5, "Pools": 6, "Under way
 @command("schedctl status", "schedctl status ufm", "schedctl status --json", kind=Tables)
 def status(
     cli: Cli,
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="All of this job instead.", autocompletion=job_names)
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
+    job: Annotated[str | None, argument("JOB", "All of this job instead.", autocompletion=job_names)] = None,
+    everything: Annotated[bool, option("--all", "Every row, however many there are.")] = False,
 ) -> None:
     """Show whether training is on track, the actions required, jobs with their ETA, sessions, hours and money."""
     if job is not None:

@@ -23,7 +23,7 @@ from jobs.spec import JobSpec
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.certify import command_of, warn_of_certificate
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.cli.shell.names import free_name
@@ -103,37 +103,25 @@ def _values(words: str, text: str) -> list[str]:
 @options.allowing
 def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python or shell script.", show_default=False)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
-    ] = None,
+    script: Annotated[Path, argument("SCRIPT", "A Python or shell script.")],
+    arguments: Annotated[list[str] | None, argument("[-- ARGS]...", "What the script is given.")] = None,
     fields: Annotated[dict[str, Any], options.described("code", "command", "not_before")] = options.NOTHING,
     probe: Annotated[
-        int, typer.Option("--probe", min=0, max=3_600, help="Try it here for at most so many seconds; 0: do not.")
+        int, option("--probe", "Try it here for at most so many seconds; 0: do not.", min=0, max=3_600)
     ] = _PROBE_SECONDS,
     sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
-        ),
+        list[str] | None, option("--sweep KEY=VALUES", "A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated.")
     ] = None,
     halving: Annotated[
-        int | None,
-        typer.Option("--halving", metavar="N", min=2, help="Of a sweep, only the best 1 in N trains on at each rung."),
+        int | None, option("--halving N", "Of a sweep, only the best 1 in N trains on at each rung.", min=2)
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="What --halving compares; add :high if higher is better.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Device hours of a --halving sweep, such as 12h.")
-    ] = None,
+    metric: Annotated[str | None, option("--metric", "What --halving compares; add :high if higher is better.")] = None,
+    budget: Annotated[str | None, option("--budget TIME", "Device hours of a --halving sweep, such as 12h.")] = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
     allow_secrets: options.AllowSecrets = False,
-    and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
-    ] = False,
+    and_wait: Annotated[bool, option("--and-wait", "Wait until it is done; 9 if it is not.")] = False,
+    follow: Annotated[bool, option("--follow -f", "As --and-wait, and write what its sessions print.")] = False,
 ) -> None:
     """Queue a script with its folder, and estimate what is not given.
 

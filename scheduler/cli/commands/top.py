@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -23,7 +22,7 @@ from rich.text import Text
 from jobs.definition import RANGES
 from scheduler.cli.parts import OVER
 from scheduler.cli.parts.screen import ORDERS, ScreenTable, facts, headline, look, sections, verdict_line
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
 from scheduler.cli.shell.output import clean, painted, plain
@@ -76,10 +75,10 @@ _SAVES = "\r\n"
 @command("schedctl top", "schedctl top --once")
 def top(
     cli: Cli,
-    once: Annotated[bool, typer.Option("--once", help="Draw one picture and leave.")] = False,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Seconds between looks.")] = 2.0,
+    once: Annotated[bool, option("--once", "Draw one picture and leave.")] = False,
+    every: Annotated[float, option("--every SECONDS", "Seconds between looks.", min=0.2)] = 2.0,
     order: Annotated[
-        str, typer.Option("--order", help="Order of the jobs: place (queue position), progress, state or name.")
+        str, option("--order", "Order of the jobs: place (queue position), progress, state or name.")
     ] = "place",
 ) -> None:
     """Watch what runs, what is left and what waits. Keys: ? shows them all, q leaves.

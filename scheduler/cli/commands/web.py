@@ -16,7 +16,7 @@ from config.logging import configure
 from jobs.problem import InvalidInput, Refusal
 from scheduler.bridge.mcp_server import server
 from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
-from scheduler.cli.shell.command import command, whole
+from scheduler.cli.shell.command import command, option, whole
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, document_of
 from scheduler.verbs.surface import Surface
@@ -27,8 +27,7 @@ from scheduler.verbs.table import document
 def serve(
     cli: Cli,
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65_535, help="Instead of that of the settings; 0 is any free one."),
+        int | None, option("--port", "Instead of that of the settings; 0 is any free one.", min=0, max=65_535)
     ] = None,
 ) -> None:
     """Serve the status page until SIGTERM or Ctrl-C. The daemon need not run.
@@ -71,7 +70,7 @@ def _tell(cli: Cli, address: str) -> None:
 def port(
     cli: Cli,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Write the verbs with their arguments and answers as JSON schemas.")
+        bool, option("--describe", "Write the verbs with their arguments and answers as JSON schemas.")
     ] = False,
 ) -> None:
     """Answer a program over standard input and output. A frame is four bytes of length, then JSON.
@@ -95,8 +94,7 @@ def surface_of(cli: Cli) -> Surface:
 def mcp(
     ctx: typer.Context,
     allow_changes: Annotated[
-        bool,
-        typer.Option("--allow-changes", help="Have tools that change something; each shows first what it would do."),
+        bool, option("--allow-changes", "Have tools that change something; each shows first what it would do.")
     ] = False,
 ) -> None:
     """Serve a coding agent over the Model Context Protocol (extra mcp).

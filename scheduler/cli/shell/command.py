@@ -33,11 +33,25 @@ _SCRIPT = (
 
 _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
 """New names of renamed options, by old name; both work."""
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
-REASON = ("--reason", "--why")
-"""Spellings of the option for a reason."""
-Reason = Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")]
+
+def option(spelling: str, help_text: str, **more: Any) -> Any:
+    """Return an option for a typer annotation; ``spelling`` is as in the help: ``--limit -n N``.
+
+    ``more`` are keywords of ``typer.Option``.
+    """
+    words = spelling.split()
+    names = [word for word in words if word.startswith("-")]
+    return typer.Option(*names, help=help_text, metavar=" ".join(words[len(names) :]) or None, **more)
+
+
+def argument(metavar: str, help_text: str, **more: Any) -> Any:
+    """Return a positional argument for a typer annotation; ``more`` are keywords of ``typer.Argument``."""
+    return typer.Argument(metavar=metavar or None, help=help_text, **more)
+
+
+Yes = Annotated[bool, option("--yes -y", "Do it without asking.")]
+Reason = Annotated[str, option("--reason --why TEXT", "It is kept and shown.")]
 
 
 class CliCommand(TyperCommand):
