@@ -43,6 +43,7 @@ _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
 _ANSWER_CALLS = 4  # after its last byte an upload may wait for its answer this many call timeouts
 _WEEK_AND_SKEW_SECONDS = 8 * 86_400
+_LIVE = frozenset({SessionState.QUEUED, SessionState.RUNNING})
 _CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # then the kernel is deleted; real seconds too
 
 
@@ -269,14 +270,15 @@ class KagglePlatform:
             with suppress(Unreachable):  # the log is deleted with the kernel, and contains the session ID
                 self._tail.catch_up(record)
             session = self._observer.look(record, now)
-            if session is None or session.state not in {SessionState.QUEUED, SessionState.RUNNING}:
+            if session is None or session.state not in _LIVE:
                 return
             record = self._records.read(key) or record
             session_id = self._records.words(key).session_id if self._settings.force_stop == "cancel" else None
-            if record.cancelled_at is None and session_id is not None:
-                self._client.cancel(session_id)  # its answer is ignored: if the session goes on, the kernel is deleted
+            # An accepted cancel proves nothing: if the session goes on, the kernel is deleted later. After a refused
+            # one it is deleted now, unless the session has just ended and left its output.
+            if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
                 self._records.write(record.having(cancelled_at=now))
-            else:
+            elif (live := self._observer.look(record, now)) and live.state in _LIVE:
                 self._client.delete(slug)
                 self._records.write(record.having(deleted_at=now))
 
@@ -385,7 +387,7 @@ class KagglePlatform:
         try:
             pushed = self._client.push(push, self._settings.push_seconds)
         except Denied as error:
-            self._records.drop(intent.key)
+            self._undo(intent)
             raise Refused(
                 "kaggle",
                 "launch",
@@ -397,7 +399,7 @@ class KagglePlatform:
             self._records.drop(intent.key)
             raise
         if pushed.error:
-            self._records.drop(intent.key)
+            self._undo(intent)
             raise self._refusal(pushed.error, now)
         if pushed.slug not in {"", push.slug} or pushed.version > 1:
             why = f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
@@ -409,6 +411,12 @@ class KagglePlatform:
         if pushed.invalid:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
         return self._observer.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
+
+    def _undo(self, intent: Record) -> None:
+        """Forget a refused push, and delete the kernel without a session that it may have left."""
+        with suppress(PlatformError, Denied):
+            self._client.delete(intent.slug)
+        self._records.drop(intent.key)
 
     def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
         """End a kernel that differs from the requested one. Raises Unreachable if it may still run."""

@@ -28,7 +28,7 @@ from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.faults import Fault
-from tests.lab.kaggle import Habits, PublishingPlace, PublishingServer
+from tests.lab.kaggle import FLIPPED, SPARED, Habits, PublishingPlace, PublishingServer, drawn_answers
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.sky_places import real_skypilot, skypilot
@@ -116,14 +116,14 @@ def local(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def kaggle(folder: Path) -> Iterator[Place]:
+def kaggle(folder: Path, **habits: Any) -> Iterator[Place]:
     """Kaggle's adapter against the emulator, over HTTP. Fails when a kernel leaves a process behind."""
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
     (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (folder / "kaggle.json").chmod(0o600)
-    rules = Habits(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
+    rules = Habits(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02, **habits)
     place = PublishingPlace(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
@@ -325,8 +325,15 @@ def sky() -> Iterator[SkyLab]:
         yield made
 
 
+def _flipped(habits: dict[str, Any]) -> Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]:
+    """Return Kaggle as it is when our assumptions about it are wrong, but that a deletion ends a session."""
+    return lambda folder, _request: kaggle(folder, **habits)
+
+
 LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]] = {
     "skypilot-real": lambda folder, request: real_skypilot(folder, request.getfixturevalue("sky")),
+    **{f"kaggle: {question}": _flipped(habits) for question, habits in FLIPPED.items() if question != SPARED},
+    **{f"kaggle: answers {seed}": _flipped(drawn_answers(seed, without=SPARED)) for seed in range(5)},
 }
 
 

@@ -71,6 +71,16 @@ class Place:
         """Return the file that the agent makes when it leaves."""
         return f"{self.bundle}/{key}.left"
 
+    def end(self, key: str) -> Observed:
+        """End a session by force. As the daemon does, ask again until it is over."""
+        adapter = self.adapter()
+
+        def look() -> Observed | None:
+            adapter.stop(key, self.now(), force=True)
+            return adapter.find([key], self.now()).get(key)
+
+        return until_state(look, SessionState.ENDED, SessionState.ABSENT, then=self.later)
+
     def until(self, key: str, *states: SessionState) -> Observed:
         """Wait, within reason, until the place reports one of ``states``."""
         adapter = self.adapter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +102,12 @@ class Habits(KaggleRules):
     request for a link on to another address, ``kernel_hidden_wall_seconds`` is how long a new kernel is not shown.
     Without ``tells_landing`` the answer to a push names neither kernel nor version, without ``tells_deleted`` a deleted
     dataset is denied like one that never was. ``unannounced_extra_seconds`` of the week no kernel explains.
+
+    ``keeps_failed_output``: a session that failed or was cut leaves its files. ``waits_as_running``: a queued session
+    says RUNNING. ``bare_when_empty``: a list without kernels is ``{}``. ``books_whole_sessions``: a session counts in
+    the week in which it began. ``mounts_below`` is one more folder above each input. ``refused_leaves_kernel``: a
+    refused push leaves a kernel without a session. ``refuses_cancel`` and ``delete_spares_sessions``: these do not end
+    a session.
     """
 
     timeout_ignored: bool = False
@@ -114,6 +122,44 @@ class Habits(KaggleRules):
     last_run_is_end: bool = False
     bills_queue: bool = False
     unannounced_extra_seconds: int = 0
+    keeps_failed_output: bool = False
+    waits_as_running: bool = False
+    bare_when_empty: bool = False
+    books_whole_sessions: bool = False
+    mounts_below: str = ""
+    refused_leaves_kernel: bool = False
+    refuses_cancel: bool = False
+    delete_spares_sessions: bool = False
+
+
+FLIPPED: dict[str, dict[str, Any]] = {
+    "files of failed sessions are kept": {"keeps_failed_output": True},
+    "the queue is billed": {"bills_queue": True},
+    "running sessions reserve": {"reserves": True},
+    "lastRunTime is the push": {"last_run_is_push": True},
+    "lastRunTime is the end": {"last_run_is_end": True},
+    "a waiting session says RUNNING": {"waits_as_running": True},
+    "an empty list is {}": {"bare_when_empty": True},
+    "a session belongs to the week of its start": {"books_whole_sessions": True},
+    "inputs are mounted elsewhere": {"mounts_below": "versions"},
+    "a refused push leaves a kernel": {"refused_leaves_kernel": True},
+    "a cancel is refused": {"refuses_cancel": True},
+    "a deleted kernel goes on": {"delete_spares_sessions": True},
+    "a new kernel is hidden": {"kernel_hidden_wall_seconds": 0.5},
+    "a log has 64 kB": {"log_bytes_max": 1 << 16},
+    "pages are short": {"page_max": 2, "pages_by_token": True},
+    "an answer to a push is terse": {"tells_landing": False, "output_redirects": True},
+}
+"""The other answer to each question that only an account settles (docs/kaggle.md), as Habits."""
+SPARED = "a deleted kernel goes on"
+"""With this answer only a cancel ends a session by force, which needs the session's first words."""
+
+
+def drawn_answers(seed: int, without: str = "") -> dict[str, Any]:
+    """Return some of the other answers together, those that one seed draws, as Habits."""
+    dice = random.Random(seed)
+    drawn = {question for question in FLIPPED if dice.random() < 0.4} - {without}
+    return {name: value for question in sorted(drawn) for name, value in FLIPPED[question].items()}
 
 
 class PublishingPlace(KaggleAccount):
@@ -141,7 +187,34 @@ class PublishingPlace(KaggleAccount):
                 return own(start, end) + waited
 
             setattr(session, "billed_within", billed_within)  # noqa: B010 - a method is replaced
+        if self.rules.books_whole_sessions:
+            by_time = session.billed_within
+
+            def billed_whole(start: float, end: float) -> float:
+                began = session.started_at
+                return by_time(0.0, math.inf) if began is not None and start <= began < end else 0.0
+
+            setattr(session, "billed_within", billed_whole)  # noqa: B010
+        if self.rules.keeps_failed_output:
+            over = session._end
+            setattr(session, "_end", lambda status, failure, **_: over(status, failure, kept=True))  # noqa: B010
         return super().attach_session(session)
+
+    def cancel(self, session_id: object) -> dict[str, Any]:
+        """See KaggleAccount.cancel."""
+        if self.rules.refuses_cancel:
+            raise denied("kernelSessions.cancel")
+        return super().cancel(session_id)
+
+    def delete(self, owner: str, slug: str) -> dict[str, Any]:
+        """See KaggleAccount.delete."""
+        if not self.rules.delete_spares_sessions:
+            return super().delete(owner, slug)
+        with self.lock:
+            if owner != self.owner or slug not in self.kernels:
+                raise denied("kernels.delete")
+            self.deleted[slug] = self.kernels.pop(slug)
+        return {}
 
     def gpu_seconds_used(self, start: float, end: float) -> float:
         """See KaggleAccount.gpu_seconds_used."""
@@ -170,6 +243,8 @@ class PublishingPlace(KaggleAccount):
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
         """See KaggleAccount.push."""
         answer = super().push(body)
+        if "error" in answer and self.rules.refused_leaves_kernel:
+            super().push({**body, "kernelExecutionType": "QUICK_SAVE"})
         hidden = () if self.rules.tells_landing else ("ref", "url", "versionNumber")
         return {name: value for name, value in answer.items() if name not in hidden}
 
@@ -187,6 +262,7 @@ class PublishingPlace(KaggleAccount):
 
     def attach(self, source: str, target: Path) -> bool:
         """See KaggleAccount.attach."""
+        target /= self.rules.mounts_below
         owner, slug, *version = source.split("/")
         name = f"{owner}/{slug}"
         number = int(version[0]) if version else self.published.newest(name)
@@ -277,7 +353,8 @@ class PublishingServer(KaggleServer):
         self._published = place
         own = self.table["datasets.DatasetApiService/GetDataset"]
         status, kernels = "datasets.DatasetApiService/GetDatasetStatus", "kernels.KernelsApiService/ListKernels"
-        of_dataset, of_kernels = self.table[status], self.table[kernels]
+        session = "kernels.KernelsApiService/GetKernelSessionStatus"
+        of_dataset, of_kernels, of_session = self.table[status], self.table[kernels], self.table[session]
 
         def dataset_status(body: Body) -> Body:
             answer = of_dataset(body)
@@ -287,9 +364,17 @@ class PublishingServer(KaggleServer):
 
         def list_kernels(body: Body) -> Body:
             answer = of_kernels(body)
-            return {**answer, "kernels": [one for one in answer["kernels"] if place.shows(place.kernels[one["slug"]])]}
+            if "kernels" not in answer or body.get("group") == "EVERYONE":
+                return answer
+            shown = [one for one in answer["kernels"] if place.shows(place.kernels[one["slug"]])]
+            return {**answer, "kernels": shown} if shown or not place.rules.bare_when_empty else {}
 
-        self.table |= {status: dataset_status, kernels: list_kernels}
+        def session_status(body: Body) -> Body:
+            answer = of_session(body)
+            hidden = place.rules.waits_as_running and answer.get("status") == "QUEUED"
+            return {**answer, "status": "RUNNING"} if hidden else answer
+
+        self.table |= {status: dataset_status, kernels: list_kernels, session: session_status}
 
         def get_dataset(body: Body) -> Body:
             name, _ = name_of_dataset(body)

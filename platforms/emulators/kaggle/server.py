@@ -130,6 +130,8 @@ class KaggleServer(ThreadingHTTPServer):
             return {"status": session.status, **failure}
 
     def _list_kernels(self, body: Body) -> Body:
+        if body.get("group") == "EVERYONE":
+            return {"kernels": [{"ref": "somebody/a-public-kernel", "isPrivate": False}]}
         search = str(body.get("search") or "").lower()
         kernels = [
             kernel for kernel in self.place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
@@ -192,7 +194,7 @@ class KaggleServer(ThreadingHTTPServer):
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
-            return {"datasets": []}  # there is one account
+            return {"datasets": [{"ref": "somebody/a-public-dataset", "isPrivate": False}]}
         slugs = sorted(slug for slug, dataset in self.place.storage.datasets.items() if not dataset.deleted)
         page, following = self.paged(slugs, body, _DATASETS_PAGE)
         return {"datasets": [{"ref": f"{self.place.owner}/{slug}", "isPrivate": True} for slug in page], **following}

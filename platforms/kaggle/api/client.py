@@ -49,13 +49,10 @@ _DATASET_STATES = frozenset(
 )
 
 
-def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], str]:
-    """Return one page of a list and what names the next.
-
-    A page that goes on behind others may be empty to the last field; the first must at least say that it is a list.
-    """
+def _listed(name: str, answer: Answer, *, may_be_empty: bool) -> tuple[list[Answer], str]:
+    """Return one page of a list and what names the next. An empty page may lack every field."""
     parts = answer.parts(name)
-    if parts is None and not (goes_on and answer.is_empty()):
+    if not parts and not (may_be_empty and (parts is not None or answer.is_empty())):
         raise NoAnswer(f"{name} is missing")
     return parts or [], answer.text("nextPageToken")
 
@@ -280,18 +277,21 @@ class KaggleClient:
             return None
 
     def pages(
-        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int
+        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int, never_empty: Mapping[str, Any]
     ) -> Iterator[tuple[list[Answer], str]]:
         """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
 
-        A page is asked for by number, or by token where the service names one.
+        A page is asked for by number, or by token where the service names one. An empty list may come as an empty
+        answer, as a failure may; it counts if the same call has entries for the fields ``never_empty``.
         Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
         """
         token = ""
         for number in range(1, most + 1):
             wanted = {**fields, **({"page_token": token} if token else {"page": number})}
             try:
-                entries, token = self.read(service, name, wanted, partial(_listed, field, goes_on=number > 1))
+                entries, token = self.read(service, name, wanted, partial(_listed, field, may_be_empty=True))
+                if number == 1 and not entries:
+                    self.read(service, name, never_empty, partial(_listed, field, may_be_empty=False))
             except Denied as error:
                 raise Unreachable("kaggle", name, str(error)) from None
             yield entries, token
@@ -365,7 +365,8 @@ class KaggleClient:
             "sort_by": KernelsListSortType.DATE_RUN,
             "page_size": _PAGE,
         }
-        for kernels, token in self.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES):
+        public = {"group": KernelsListViewType.EVERYONE, "page_size": 1}
+        for kernels, token in self.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES, public):
             try:
                 for kernel in kernels:
                     if (slug := self.own(kernel.needed_text("ref"))) is not None:
@@ -479,7 +480,8 @@ class Datasets:
 
         ours = {"group": DatasetSelectionGroup.DATASET_SELECTION_GROUP_MY_PRIVATE}
         tokens: set[str] = set()
-        for datasets, _ in self._caller.pages(_DATASETS, "ListDatasets", "datasets", ours, _DATASET_PAGES):
+        public = {"group": DatasetSelectionGroup.DATASET_SELECTION_GROUP_PUBLIC}
+        for datasets, _ in self._caller.pages(_DATASETS, "ListDatasets", "datasets", ours, _DATASET_PAGES, public):
             owned = [self._caller.own(dataset.text("ref")) for dataset in datasets]
             # The list ends with a page without new entries.
             slugs = [slug for slug in owned if slug is not None and slug not in tokens]

@@ -19,6 +19,7 @@ from scheduler.core.ledger import seconds_within
 from scheduler.rehearsal.stand_ins import stand_in_for_kaggle
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
+from tests.lab.kaggle import FLIPPED, drawn_answers
 from tests.lab.patience import PATIENCE_SECONDS, slowness
 
 Account = Any
@@ -48,12 +49,23 @@ zone = "UTC"
 """
 
 
+@pytest.mark.parametrize(
+    "habits",
+    [
+        pytest.param({}, id="as assumed"),
+        *(pytest.param(habits, id=question, marks=pytest.mark.nightly) for question, habits in FLIPPED.items()),
+        *(pytest.param(drawn_answers(seed), id=f"answers {seed}", marks=pytest.mark.nightly) for seed in range(5)),
+    ],
+)
 def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
-    account_at: Callable[..., Account], tmp_path: Path
+    account_at: Callable[..., Account], tmp_path: Path, habits: dict[str, Any]
 ) -> None:
-    """Sessions run there by relay, checkpoints come home, and the charge is what the server bills."""
+    """Sessions run there by relay, checkpoints come home, and the charge is what the server bills.
+
+    So it is with either answer to what only an account can show.
+    """
     scale = round(1_800 / slowness())
-    account = account_at(scale=float(scale))
+    account = account_at(scale=float(scale), **habits)
     (tmp_path / "text").mkdir()
     for number in range(40):
         words = f"The federation of node {number} shares its load and balances content formats. " * 20

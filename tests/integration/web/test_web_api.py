@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from scheduler.web.guard import PROBLEM
 from tests.lab.night import share
+from tests.lab.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def test_every_answer_is_as_the_schema_says_whatever_is_asked(site: Any, mode: A
         @settings(max_examples=share(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
-            case.call_and_validate(timeout=30)
+            case.call_and_validate(timeout=PATIENCE_SECONDS)
 
         ask()
     assert len(asked) > 15

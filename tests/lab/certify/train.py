@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def write(step: int, text: str) -> None:
         for at in range(0, len(text), 1000):
             stream.write(text[at : at + 1000])
             stream.flush()
+            if folder == final:
+                time.sleep(0.005)  # a disk so slow that a strike in the middle of a save shows the fault
     if folder != final:
         (folder / "meta.json").write_text(json.dumps({"step": step, "metrics": {}}))
         folder.rename(final)
