@@ -8,13 +8,13 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fresh test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
+.PHONY: help run test test-services test-train test-nightly test-fresh test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
-# Three times as many workers as the two cores we count on, since most of the time tests wait for processes and clocks.
+# Two workers compute and the others wait for processes. Each reads all tests first, which takes it a third of a minute.
 # Files keep the order that tests/conftest.py gives them.
-PARALLEL := --numprocesses 6 --no-loadscope-reorder
+PARALLEL := --numprocesses 4 --no-loadscope-reorder
 PYTHON_SOURCES := $(PACKAGES) tests benchmarks
 
 help: ## Show this list
@@ -23,17 +23,21 @@ help: ## Show this list
 run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
 
-# Tests are compiled while types are checked: else every worker would compile all of them, at once.
-test: .venv/ready-dev ## Run every check and test, real services included (ARGS=options of pytest)
-	$(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 & $(MAKE) --no-print-directory lint || failed=yes; wait; [ -z "$${failed:-}" ]
-	.ci/services.sh
+# Types are checked on one core while the tests begin on the other.
+test: .venv/ready-dev ## Run every check, and every test without root and services (four minutes; ARGS=options of pytest)
 	.ci/kagglesdk.sh
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	lint=$$(mktemp); $(MAKE) --no-print-directory lint >"$$lint" 2>&1 & \
+		$(BIN)/python -m pytest $(PARALLEL) -m "not services" $(ARGS) || failed=yes; \
+		wait $$! || failed=yes; cat "$$lint"; rm "$$lint"; [ -z "$${failed:-}" ]
+
+test-services: .venv/ready-dev ## Run the tests with real services, whole daemons and rehearsals (root installs what they need; CI=true: nothing may be missing)
+	.ci/services.sh
+	$(BIN)/python -m pytest $(PARALLEL) -m services $(ARGS)
 
 test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
 	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 -m "not nightly" $(ARGS)
 
-test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
+test-nightly: .venv/ready-dev ## Run the tests of `make test` and `make test-services` and all marked nightly, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh nightly
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/nightly.txt
 	.ci/kagglesdk.sh
@@ -47,8 +51,8 @@ test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, an
 test-fresh: ## Run `make run` and `make test` on a bare Debian (root, mmdebstrap; weekly, half an hour; ARGS='"make run"')
 	.ci/fresh.sh $(ARGS)
 
-test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
-	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) $(ARGS)
+test-fast: .venv/ready-dev ## Run the unit and property tests alone, in about a minute
+	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) -m "not services" $(ARGS)
 
 lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/ruff format --check $(PYTHON_SOURCES) examples

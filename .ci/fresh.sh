@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs commands of the README (default: make run, make test) on a bare Debian 12: Python, make, git, and nothing else.
+# Runs commands of the README (default: make run, make test) on a bare Debian 12: Python, make, git, and nothing else. The
+# services are tried there by `.ci/fresh.sh 'make test-services'`, which installs them.
 # Each gets the last commit in a clean clone. Needs root and mmdebstrap; everything of it goes when it ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -33,13 +33,21 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-# Files whose tests share what only one may use at a time: they run in series.
-_IN_SERIES = {"tests/e2e/service/": "systemd"}
+# One worker runs these one after the other. A machine has one systemd, and whole daemons whose clocks are scaled must
+# not compete with each other for its cores.
+_IN_SERIES = {
+    "tests/e2e/service/": "systemd",
+    "tests/e2e/": "whole daemons",
+    "tests/integration/kaggle/test_kaggle_rehearsal.py": "whole daemons",
+    "tests/integration/sagemaker/test_sagemaker_rehearsal.py": "whole daemons",
+}
 # What waits longest begins first, so that the others fill the time; the shortest files end a run evenly.
 _ORDER = (
-    *("tests/conformance/test_platform.py", "tests/e2e/", "tests/integration/"),
-    *("tests/conformance/", "tests/simulation/"),
+    *_IN_SERIES,
+    *("tests/conformance/test_platform.py", "tests/integration/", "tests/conformance/", "tests/simulation/"),
 )
+# Fixtures that start a server, a browser or a sandbox of this machine, or mount something as root.
+_SERVICE_FIXTURES = {"browser", "lab", "postgresql", "sandbox", "sshd", "tiny_disk"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,11 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
 _ON_BOTH_SERVERS = ("tests/integration/test_store_", "tests/integration/old_databases", "tests/conformance/")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier, the folder under tests/ that it lies in; leave out what waits for the night."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
+        if any(map(item.get_closest_marker, ("e2e", "slow", "postgres"))) or needs_service(item):
+            item.add_marker("services")
         if item.get_closest_marker("postgres") and not item.nodeid.startswith(_ON_BOTH_SERVERS):
             item.add_marker("nightly")
     if not config.getoption("--nightly"):
@@ -68,6 +79,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     if os.environ.get("PYTEST_XDIST_WORKER"):
         items.sort(key=lambda item: next((at for at, tier in enumerate(_ORDER) if item.nodeid.startswith(tier)), 99))
+
+
+def needs_service(item: pytest.Item) -> bool:
+    """Return whether a fixture of the test, or one that it depends on, starts a service."""
+    return not _SERVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose programs, as ``@pytest.mark.services("mix")`` names them, are not installed."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    for program in (program for mark in item.iter_markers("services") for program in mark.args):
+        if shutil.which(program, path=path) is None:
+            pytest.skip(f"{program} is not installed (as root, .ci/services.sh installs it)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test of a service where the service is missing and CI is ``true``: there everything must be tried."""
+    report = yield
+    if report.skipped and os.environ.get("CI") == "true" and item.get_closest_marker("services"):
+        report.outcome, report.longrepr = "failed", f"CI=true, and skipped: {report.longrepr}"
+    return report
 
 
 def pytest_collection_finish() -> None:

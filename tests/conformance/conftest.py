@@ -337,7 +337,10 @@ LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[P
 }
 
 
-@pytest.fixture(params=[*sorted(PLACES), *(pytest.param(name, marks=pytest.mark.nightly) for name in sorted(LONG))])
+MARKS = {"slurm": pytest.mark.services, **dict.fromkeys(LONG, pytest.mark.nightly)}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in (*sorted(PLACES), *sorted(LONG))])
 def place(request: pytest.FixtureRequest, tmp_path: Path, aws_credentials: None) -> Iterator[Place]:
     """Each place in turn, empty; those that take long at night."""
     name = request.param

@@ -44,7 +44,7 @@ def folder_place(root: Path, opened: Callable[[], Target]) -> Place:
     return Place(opened, lambda model: file(model).read_bytes() if file(model).exists() else None, hurt)
 
 
-@pytest.fixture(params=["directory", "ssh", "s3", "vllm"])
+@pytest.fixture(params=["directory", pytest.param("ssh", marks=pytest.mark.services), "s3", "vllm"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     context = TargetContext(Path, lambda name: f"the secret {name}")
 

@@ -20,7 +20,7 @@ from tests.lab.patience import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(shutil.which("mix") is None, reason="no Elixir: install the package elixir (Debian)")
+pytestmark = pytest.mark.services("mix")
 
 PROJECT = Path(__file__).parents[2] / "bridges" / "elixir"
 ORDERS = list(permutations(("port", "daemon", "beam")))

@@ -74,6 +74,7 @@ def test_a_session_that_does_not_start_ends_the_run(tmp_path: Path, monkeypatch:
     assert (findings["session"].verdict, "visible" in findings) == ("open", False)
 
 
+@pytest.mark.services("slurmctld")
 def test_a_real_slurm_is_tried_through_its_adapter(tmp_path: Path) -> None:
     with slurm_lab() as lab:
         options = {"slurm_conf": str(lab.conf), "command_seconds": "60", "python": sys.executable}

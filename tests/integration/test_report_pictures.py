@@ -88,6 +88,7 @@ def test_a_page_shows_the_week_the_plan_each_quota_and_each_curve(database: Data
     assert "<b>" not in page
 
 
+@pytest.mark.services
 @needs_font
 def test_a_message_carries_its_pictures_and_names_each_once(
     database: Database, report: Report, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +131,7 @@ class _Server:
         return {}
 
 
+@pytest.mark.services
 @needs_font
 def test_a_png_is_drawn_in_the_charts_light_colours_with_letters(database: Database, report: Report) -> None:
     """Resvg ignores what it does not understand: a black chart without words would be no error."""

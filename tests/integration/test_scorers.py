@@ -21,7 +21,7 @@ from jobs.spec import Evaluation, Input, JobSpec
 from scheduler.service.versions.promotion import scorer_digest
 
 Score = Callable[..., tuple[subprocess.CompletedProcess[str], Scores | None]]
-needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap: no tested code is run")
+needs_sandbox = pytest.mark.services("bwrap")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -91,6 +91,7 @@ def test_a_pattern_with_many_wildcards_is_matched_in_little_work(pattern: str, p
     assert steps < 500_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["[", "[a", "[!", "[]", "[-", " ", "a ", " \\", "\\", "!", "*", "**/", "?", "/"])
 @pytest.mark.parametrize("end", ["", "x", "]"])
 def test_a_long_pattern_is_read_in_time_that_grows_with_its_length(piece: str, end: str) -> None:

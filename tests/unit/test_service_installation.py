@@ -160,7 +160,7 @@ def test_a_command_that_fails_is_told_with_what_it_said(place: MakePlace) -> Non
     assert isinstance(install_steps(place(), start=False)[0], FileWrite)
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.services("systemd-analyze")
 def test_systemd_understands_every_line_and_rates_the_sandbox(place: MakePlace, tmp_path: Path) -> None:
     """Unknown keys and bad values are warnings to it, hence no output at all is what must be."""
     true = shutil.which("true")
@@ -177,7 +177,7 @@ def test_systemd_understands_every_line_and_rates_the_sandbox(place: MakePlace, 
         assert rated.returncode == 0, rated.stdout.splitlines()[-1]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.services("systemd-analyze")
 @pytest.mark.parametrize(("unit", "exposure"), [("uff-scheduler", 1.5), ("uff-web", 1.5), ("uff-local@", 3.1)])
 def test_a_unit_is_exposed_no_more_than_the_documents_say(
     repository: Path, tmp_path: Path, unit: str, exposure: float

@@ -16,7 +16,7 @@ import pytest
 from tests.lab.night import one_in
 from tests.lab.web.world import World
 
-pytestmark = pytest.mark.skipif(shutil.which("mix") is None, reason="no Elixir: install the package elixir (Debian)")
+pytestmark = pytest.mark.services("mix")
 
 PROJECT = Path(__file__).parents[3] / "bridges" / "elixir"
 _CHARACTERS = ["a", "é", "\u2028", "\U0001f600", '"', "\\", "\n", "\x00", "\x7f", "/", "\uffff", "\ue000"]

@@ -89,6 +89,7 @@ def test_a_checkpoint_of_another_platform_is_resumed_bit_for_bit(world: World) -
     assert world.newest() == resumed
 
 
+@pytest.mark.services
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process namespace needs root")
 def test_as_process_1_of_its_container_the_agent_hears_sigterm(world: World, tmp_path: Path) -> None:
     """A process 1 without a handler would ignore it, and AWS's own entry points do not pass it on."""

@@ -12,17 +12,9 @@ from platforms.base import InQueue, Misconfigured, Refused, SessionState, Unreac
 from platforms.registry import checkup
 from scheduler.clock import real_now
 from tests.lab.patience import pause, until
-from tests.lab.slurm import SlurmLab, slurm_lab
 
 World = Any  # see conftest.py
 DAY = 86_400
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[SlurmLab]:
-    """The cluster that the tests of this file share."""
-    with slurm_lab() as made:
-        yield made
 
 
 def wrap_sbatch(programs: Path, before: str, after: str) -> None:

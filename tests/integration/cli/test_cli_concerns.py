@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.store import jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import MODELS, SETTINGS, Schedctl
+from tests.integration.cli.conftest import MODELS, SETTINGS, Schedctl
 
 
 def line_of(path: Path, text: str) -> int:

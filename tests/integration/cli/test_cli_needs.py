@@ -34,7 +34,7 @@ from scheduler.store.plans import save as save_plan
 from scheduler.store.versions import Version
 from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
-from tests.e2e.cli.conftest import NOW, SETTINGS, Schedctl, spec
+from tests.integration.cli.conftest import NOW, SETTINGS, Schedctl, spec
 from tests.lab.judged import accept, fail_to_evaluate, reject, roll_back_while_deployed
 from tests.lab.late import LATE, OFF, live_on, postpone, vanish
 

@@ -11,7 +11,7 @@ from jobs.spec import Requirements
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.store import events, jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import Schedctl
+from tests.integration.cli.conftest import Schedctl
 from tests.lab.packages import use_index, write_wheel
 
 

@@ -16,7 +16,7 @@ from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import jobs, runs
 from scheduler.store.engine import Database
 from scheduler.web.site import site
-from tests.e2e.cli.conftest import NOW, spec
+from tests.integration.cli.conftest import NOW, spec
 from tests.lab.typed import Typed
 
 KEY = "uff-uff-main-0001"

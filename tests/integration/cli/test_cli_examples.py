@@ -13,7 +13,7 @@ from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import CliCommand, whole
 from scheduler.cli.shell.exits import Exit
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import SETTINGS
+from tests.integration.cli.conftest import SETTINGS
 from tests.lab.typed import Typed
 
 # These go on for ever, change this machine, want a terminal, or ask somebody far away: their words are parsed only.

@@ -26,7 +26,7 @@ from scheduler.store import events, jobs, lease, outbox, runs
 from scheduler.store.engine import Database, open_database
 from scheduler.store.schema import metadata
 from scheduler.web.site import site
-from tests.e2e.cli.conftest import NOW, SETTINGS, spec
+from tests.integration.cli.conftest import NOW, SETTINGS, spec
 from tests.lab.typed import Typed
 
 KEY = "uff-uff-main-0001"

@@ -2,7 +2,7 @@
 
 from scheduler.store import lease
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Schedctl
+from tests.integration.cli.conftest import NOW, Schedctl
 
 
 def test_several_jobs_are_changed_at_once_and_one_that_refuses_stays(world: Database, schedctl: Schedctl) -> None:

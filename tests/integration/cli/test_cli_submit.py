@@ -17,7 +17,7 @@ from scheduler.cli.shell.exits import Exit
 from scheduler.service.requests import queue
 from scheduler.store import jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Schedctl
+from tests.integration.cli.conftest import NOW, Schedctl
 
 REPOSITORY = Path(__file__).parents[3]
 LEARNS = """

@@ -8,7 +8,7 @@ import pytest
 from scheduler.core.job import Cancelled
 from scheduler.store import events, jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import Schedctl
+from tests.integration.cli.conftest import Schedctl
 
 ASKING = [("queue", "cancel", "--all"), ("queue", "remove", "ulm"), ("queue", "restart", "ulm")]
 

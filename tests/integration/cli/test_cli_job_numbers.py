@@ -16,7 +16,7 @@ from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Schedctl, spec
+from tests.integration.cli.conftest import NOW, Schedctl, spec
 
 _WRITTEN = {
     "device_speedup": "device_speedup = [1.0, {}]",

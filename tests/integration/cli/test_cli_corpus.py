@@ -9,7 +9,7 @@ import pytest
 from jobs.spec import Mixture
 from scheduler.store import jobs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Schedctl, spec
+from tests.integration.cli.conftest import NOW, Schedctl, spec
 
 SOURCE = "text"
 RULES = f"""

@@ -9,7 +9,7 @@ import pytest
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.store import checkpoints
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import SETTINGS, Schedctl, stored_checkpoint
+from tests.integration.cli.conftest import SETTINGS, Schedctl, stored_checkpoint
 
 SECRET = "canary-pa55word-of-the-mail-server"
 MAIL = f"""

@@ -163,6 +163,7 @@ def test_a_damaged_database_is_called_damaged(world: Database, home: Path, sched
         refuses(schedctl(*words.split()), Exit.DATABASE, "damaged")
 
 
+@pytest.mark.services
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without rights for a moment")
 @pytest.mark.skipif(
     any(not folder.stat().st_mode & 0o001 for folder in Path(__file__).parents),

@@ -10,7 +10,7 @@ from scheduler.core.run import Running
 from scheduler.service.facts.observation import DECLARED
 from scheduler.store import events, runs
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Schedctl
+from tests.integration.cli.conftest import NOW, Schedctl
 
 KEY = "uff-uff-main-0001"
 PROOF = "sacct: NODE_FAIL, and the node is off"

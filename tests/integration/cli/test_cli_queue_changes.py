@@ -23,7 +23,7 @@ from scheduler.service.upkeep.housekeeping import judge
 from scheduler.store import checkpoints, events, jobs, rates, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
-from tests.e2e.cli.conftest import NOW, Schedctl, spec, stored_checkpoint
+from tests.integration.cli.conftest import NOW, Schedctl, spec, stored_checkpoint
 from tests.lab.hub import COMMIT, NAME, TOKEN, StandInHub
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import Schedctl
+from tests.integration.cli.conftest import Schedctl
 from tests.lab.disk import read_only
 
 

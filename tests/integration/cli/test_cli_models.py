@@ -20,7 +20,7 @@ from scheduler.core.job import Done
 from scheduler.service.versions.look import case_of, judge_alone
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW
+from tests.integration.cli.conftest import NOW
 from tests.lab.releases import weights
 from tests.lab.typed import Typed
 

@@ -10,7 +10,7 @@ from jobs.spec import QualityGate, StopRule
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import checkpoints, jobs, rates
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, spec
+from tests.integration.cli.conftest import NOW, spec
 from tests.lab.typed import Typed
 
 Schedctl = Callable[..., Typed]

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import deployments, versions
-from tests.e2e.cli.conftest import NOW
+from tests.integration.cli.conftest import NOW
 from tests.lab.releases import WEIGHTS, weights
 from tests.lab.versions import make_version
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from platforms.artifacts.directory import DirectoryStore
     from scheduler.store.engine import Database
     from scheduler.store.versions import Version
-    from tests.e2e.cli.conftest import Schedctl
+    from tests.integration.cli.conftest import Schedctl
 
 DEPLOYMENT = {
     *("id", "model", "number", "version", "target", "state", "by", "why", "evidence"),

@@ -10,7 +10,7 @@ from scheduler.clock import real_now
 from scheduler.store.engine import Database, open_database
 from scheduler.store.schema import metadata
 from scheduler.store.verify import verify
-from tests.e2e.cli.conftest import Schedctl
+from tests.integration.cli.conftest import Schedctl
 from tests.lab.night import one_in
 
 COMMANDS = (
