@@ -1,1 +1,1 @@
-"""The local platform: sessions are detached processes of this machine, found again by launch key."""
+"""The local platform: sessions are detached processes on this machine, identified by launch key."""

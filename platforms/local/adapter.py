@@ -1,9 +1,8 @@
-"""The adapter of the local platform. A folder for each launch key; see session.py for what lies in it.
+"""The adapter of the local platform. Each launch key has a folder; records.py lists the files in it.
 
-``launch`` makes the folder appear at once and whole, then starts a keeper (keeper.py), which claims the
-session. From then on the daemon can die: another adapter object on the same folder sees and stops the same
-sessions. What one folder holds is one pool. Its limits are this platform's truth, so it refuses what
-another place would refuse.
+``launch`` creates the folder atomically and complete, then starts a keeper (keeper.py), which claims the session. After
+that the daemon may die: another adapter on the same folder sees and stops the same sessions. The sessions in one folder
+are one pool. Its limits are those of the platform, so it refuses what a remote platform would refuse.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from platforms.record_file import read_record
 from platforms.registry import PlatformContext
 
 __all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
-KEPT_SECONDS = 14 * 86_400  # real time since a session last began with it
+KEPT_SECONDS = 14 * 86_400  # real time since a session last used it
 _Record = TypeVar("_Record")
 _KILL_ROUNDS = 5
 
@@ -57,25 +56,25 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What a pool may set.
+    """The settings of a pool.
 
-    ``devices`` are numbers of the accelerators that it owns; a session gets its share of them, and the ``devices`` of
-    its lanes are translated. ``pass_environment`` names further variables that payloads may see.
+    ``devices`` are the numbers of its accelerators; a session gets a share of them, and the ``devices`` of its lanes
+    are translated. ``pass_environment`` names further variables that payloads get.
     """
 
     devices: str = ""
-    log_bytes: int = 8 << 20  # of output that are kept of each session
-    nice: int = 10  # added to the priority of payloads
+    log_bytes: int = 8 << 20  # output kept per session
+    nice: int = 10  # added to the nice value of payloads
     keep_inputs_seconds: Annotated[int, Written("keep_inputs_days", 86_400)] = 7 * 86_400  # after their last use
     pass_environment: tuple[str, ...] = ()
 
 
 class LocalPlatform(Platform):
-    """Runs payloads as detached processes of this machine.
+    """Runs payloads as detached processes on this machine.
 
-    With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are
-    processes that left the daemon. They see nothing of what the context hides. Without a runner that holds only where
-    the machine lets this user hide files; then they see what the user sees.
+    With a ``runner``, the socket of the service manager, each session runs in a systemd unit; otherwise sessions are
+    processes detached from the daemon. They cannot see files that the context hides. Without a runner this holds only
+    where the machine lets this user hide files; elsewhere they see every file that the user can read.
     """
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
@@ -91,13 +90,13 @@ class LocalPlatform(Platform):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do. A view of a store's folder shows what its session was launched with, and nothing later."""
+        """Return its features. A session's view of the store's folder is fixed at launch."""
         return Capabilities(
             tails_logs=True, takes_orders=self._context.store_kind not in {"", "directory"} or not self._has_views()
         )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""
+        """Start a session; see Platform.launch. Refuses more than ``sessions_max`` sessions."""
         if not is_folder_name(request.key):
             raise Refused(
                 "local", "launch", f"{request.key!r} cannot be a folder's name", "Use A-Z a-z 0-9 . _ -", permanent=True
@@ -114,12 +113,12 @@ class LocalPlatform(Platform):
         return self._start(session, request, agent, now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key; see Platform.find."""
+        """Return the sessions by key; see Platform.find."""
         with self._folders.answering("find"):
             return self._folders.observed(keys, lambda key: self._session(key).observe(now))
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Send SIGTERM to the agent, or SIGKILL to all it started; an unclaimed session becomes void."""
+        """Send SIGTERM to the agent or, with ``force``, SIGKILL to every process; an unclaimed session becomes void."""
         if not is_folder_name(key):
             return
         session = self._session(key)
@@ -146,7 +145,7 @@ class LocalPlatform(Platform):
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the sessions in ``over`` that ended or never started; return their keys.
 
-        Environments that no session has used for long go as well.
+        Environments not used by any session for a long time are removed too.
         """
         with self._folders.answering("sweep"):
             with self._folders.lock():
@@ -159,7 +158,7 @@ class LocalPlatform(Platform):
         return removed
 
     def _admit(self, request: LaunchRequest, agent: Path, now: int) -> None:
-        """Make the session's folder appear, or raise Refused. The caller holds the lock."""
+        """Create the session's folder, or raise Refused. The caller holds the lock."""
         if request.deadline <= now:
             raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
         live = self._folders.live(lambda key: self._session(key).observe(now))
@@ -197,7 +196,7 @@ class LocalPlatform(Platform):
             raise Refused("local", "launch", str(error), f"Check the disk of {self._folders.root}") from error
 
     def _view(self, request: LaunchRequest, agent: Path) -> str:
-        """Return the view of a new session; empty where sessions see all files."""
+        """Return the view of a new session; empty if sessions see all files."""
         if not self._has_views():
             return ""
         hidden = self._context.hidden()
@@ -211,7 +210,7 @@ class LocalPlatform(Platform):
         return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())
 
     def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
-        """Return the machine's devices that a new session gets: none when the pool names none."""
+        """Return the devices of a new session: empty if the pool lists none."""
         if not self._devices:
             return ()
         busy = {device for session in live if (order := session.order()) for device in order.devices}
@@ -221,7 +220,7 @@ class LocalPlatform(Platform):
         return free[: request.devices]
 
     def _start(self, session: Session, request: LaunchRequest, agent: Path, now: int) -> Observed:
-        """Start the keeper; when it does not claim the session, make sure that it never will."""
+        """Start the keeper; if it does not claim the session, make sure that it never will."""
         try:
             claimed, why = self._spawn(session.folder, request, agent), "the keeper did not claim the session"
         except OSError as error:
@@ -236,7 +235,7 @@ class LocalPlatform(Platform):
         return observed
 
     def _spawn(self, folder: Path, request: LaunchRequest, agent: Path) -> bool:
-        """Start the keeper of a session and wait until it has claimed it; return whether it said so."""
+        """Start the keeper of a session and wait until it has claimed it; return whether it reported that."""
         clock = {**self._clock, **request.launch.get("clock", {})}
         arguments = [
             folder,
@@ -279,9 +278,9 @@ def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
 
 
 def sweep_environments(folder: Path, before: float) -> list[str]:
-    """Remove what no session has begun with since ``before`` (real UTC seconds), and what was never finished.
+    """Remove environments not used since ``before`` (real UTC seconds) and unfinished ones; return their names.
 
-    What a session runs from, or builds, is locked and stays. Returns the names. Raises OSError.
+    An environment that a session uses or builds is locked and stays. Raises OSError.
     """
     removed = []
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -293,7 +292,7 @@ def sweep_environments(folder: Path, before: float) -> list[str]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 mark = place / MARK
                 if not mark.exists() or mark.stat().st_mtime < before:
-                    mark.unlink(missing_ok=True)  # first: what is half removed is no environment
+                    mark.unlink(missing_ok=True)  # first, so that a partly removed one is not complete
                     shutil.rmtree(place)
                     removed.append(place.name)
         finally:
@@ -301,10 +300,10 @@ def sweep_environments(folder: Path, before: float) -> list[str]:
     return removed
 
 
-# What its records say, and what the process table says about it.
+# The state of a session: its records, and the process table.
 @dataclass(frozen=True, slots=True)
 class LocalOrder:
-    """What the adapter wrote at launch. ``claim_by`` (UTC seconds) is when it gives up on the keeper."""
+    """What the adapter recorded at launch. After ``claim_by`` (UTC seconds) it no longer waits for the keeper."""
 
     launched_at: int
     claim_by: int
@@ -314,7 +313,7 @@ class LocalOrder:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who runs the session: pids with their start times in ticks, valid within one boot."""
+    """The processes of a session: pids with their start times in ticks, valid within one boot."""
 
     keeper: int
     keeper_ticks: int
@@ -327,7 +326,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """The session was proved never to start: its claim was taken before any keeper took it."""
+    """Proof that the session never starts: its claim file was written before a keeper could."""
 
     at: int
     why: str
@@ -343,7 +342,7 @@ _CLAIMED: Any = Claim | _Voided
 
 @dataclass(frozen=True, slots=True)
 class LocalEnd:
-    """How a session ended, as its keeper wrote it, or as was found when there was no keeper left to write."""
+    """How a session ended, written by its keeper, or by an observer if the keeper is gone."""
 
     started_at: int
     ended_at: int
@@ -353,17 +352,17 @@ class LocalEnd:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The folder of one launch key. Reads raise OSError or DamagedRecord: that is no answer, not an absence."""
+    """The folder of one launch key. Reads raise OSError or DamagedRecord: a failed read does not mean absent."""
 
     key: str
     folder: Path
 
     def order(self) -> LocalOrder | None:
-        """Return what was ordered, or None when there is no such session."""
+        """Return the order, or None if there is no such session."""
         return self._read(ORDER, LocalOrder)
 
     def claim(self) -> Claim | Void | None:
-        """Return who runs the session, or the proof that no process ever will, or None when it is still open."""
+        """Return the claim or the proof that no process will ever start, or None while neither exists."""
         record: Claim | _Voided | None = self._read(CLAIM, _CLAIMED)
         return record.void if isinstance(record, _Voided) else record
 
@@ -372,14 +371,14 @@ class Session:
         return self._read(END, LocalEnd)
 
     def void(self, now: int, why: str) -> bool:
-        """Take the claim, so that no keeper can; return False when somebody had it already."""
+        """Claim the session so that no keeper can; return False if it was claimed already."""
         return publish(str(self.folder), CLAIM, json.dumps({"void": {"at": now, "why": why}}) + "\n")
 
     def observe(self, now: int) -> Observed | None:
-        """Return the session as it stands at ``now``, or None when there is no such session.
+        """Return the state of the session at ``now``, or None if there is no such session.
 
-        Closes what is over: an unclaimed session past its time becomes void, and one whose processes are all
-        gone without a last word gets its end written down, so that later looks give the same answer.
+        Records the end of what is over: an unclaimed session past its time becomes void, and a session whose processes
+        are all gone gets an end record, so that later calls return the same answer.
         """
         end = self.end()
         if end is not None:
@@ -402,34 +401,34 @@ class Session:
             case Claim():
                 return self._observe_claimed(claim, now)
             case None:
-                return None  # swept in this moment
+                return None  # swept at this moment
 
     def agent(self) -> int | None:
-        """Return the pid of the live agent, which is the one to be asked politely, or None."""
+        """Return the pid of the live agent, which receives SIGTERM, or None."""
         claim = self.claim()
         if not isinstance(claim, Claim) or self._rebooted(claim):
             return None
         return claim.agent if start_ticks(claim.agent) == claim.agent_ticks else None
 
     def kill(self) -> None:
-        """End every process of the session except the keeper, who is left to write down the end."""
+        """End every process of the session except the keeper, which must still record the end."""
         claim = self.claim()
         if isinstance(claim, Claim) and not self._rebooted(claim):
             kill_members(claim.agent, claim.agent_ticks, str(self.folder), rounds=_KILL_ROUNDS)
             if start_ticks(claim.keeper) == claim.keeper_ticks:
-                os.kill(claim.keeper, signal.SIGCONT)  # a keeper that somebody stopped cannot write
+                os.kill(claim.keeper, signal.SIGCONT)  # a stopped keeper cannot write
 
     def _observe_claimed(self, claim: Claim, now: int) -> Observed:
         running = Observed(self.key, SessionState.RUNNING, f"pid {claim.agent}", claim.started_at, detail="running")
         if not self._rebooted(claim):
-            Path("/proc/self/stat").stat()  # without a process table "gone" would be a guess
+            Path("/proc/self/stat").stat()  # without a process table, "gone" would be a guess
             if start_ticks(claim.keeper) == claim.keeper_ticks:
                 return running
             if members(claim.agent, claim.agent_ticks, str(self.folder)):
                 return Observed(
                     self.key, SessionState.RUNNING, running.remote_id, claim.started_at, detail="keeper lost"
                 )
-        end = self.end()  # a keeper that ended in good order wrote it before it went
+        end = self.end()  # a keeper that exited normally wrote it before
         if end is None:
             ended_at = max(claim.started_at, min(now, claim.ends_by))
             end = self._record(LocalEnd(claim.started_at, ended_at, None, "all processes gone without a word"))
@@ -439,17 +438,17 @@ class Session:
         try:
             publish(str(self.folder), END, json.dumps(asdict(end)) + "\n")
         except OSError:
-            return end  # a full disk does not make it less over; the next look writes it
+            return end  # a full disk does not change that it is over; the next call writes the record
         return self.end() or end
 
     def _ended(self, end: LocalEnd) -> Observed:
         return Observed(self.key, SessionState.ENDED, "", end.started_at, end.ended_at, end.why)
 
     def _rebooted(self, claim: Claim) -> bool:
-        """Return whether the claim is of an earlier boot, so that its pids say nothing.
+        """Return whether the claim is from an earlier boot, so that its pids are meaningless.
 
-        Sandboxes and containers may show a boot identity of their own: an agent that works for this very folder is
-        believed more.
+        Sandboxes and containers may report a boot identity of their own, so an agent that works for this very folder
+        counts as stronger evidence.
         """
         current = boot_id()
         if not (claim.boot and current) or claim.boot == current:

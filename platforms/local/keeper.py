@@ -1,11 +1,10 @@
-"""The keeper: the part of the local platform that outlives the daemon. One small process for each session.
+"""The keeper, the part of the local platform that outlives the daemon: one small process for each session.
 
-It claims the session, starts the agent in a kernel session of its own, keeps its output, ends it at the
-deadline and writes down how it ended. Nothing in it decides anything: it stands for the machine room.
+It claims the session, starts the agent in a kernel session of its own, keeps its output, ends it at the deadline and
+records how it ended. It decides nothing else.
 
-Every millisecond between a launch and the first step is billed to somebody, so this file and what it
-imports load in a few: no typing, json, signal or subprocess module, and arguments instead of a file to
-parse.
+Every millisecond between a launch and the first step is billed, so this file and its imports load in a few
+milliseconds: no typing, json, signal or subprocess module, and arguments instead of a file to parse.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _CHUNK_BYTES = 1 << 16
 _SIGTERM = 15
 _LOOK_SECONDS = 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_ROOM_SECONDS = 0.2  # between two tries on a full disk
+_ROOM_SECONDS = 0.2  # between two attempts on a full disk
 
 
 class Terms:
-    """What the adapter hands over, in the order of the command line. Times are scheduled UTC seconds."""
+    """What the adapter passes, in the order of the command line. Times are scheduled UTC seconds."""
 
     def __init__(self, arguments: list[str]) -> None:
         self.folder = arguments[0]
@@ -59,7 +58,7 @@ class SessionOutput:
         self._notice = b"\n[output beyond %d bytes is dropped]\n" % limit
 
     def write(self, data: bytes) -> None:
-        """Keep what fits. A full disk costs output, never the session."""
+        """Write the bytes that fit. On a full disk the output is lost, but the session goes on."""
         kept, self._room = data[: self._room], self._room - len(data)
         if self._room < 0:
             kept, self._notice, self._room = kept + self._notice, b"", 0
@@ -73,15 +72,15 @@ class SessionOutput:
 def main() -> None:
     """Leave the daemon, then keep one session."""
     if os.fork():
-        os._exit(0)  # the daemon has nothing to reap later, and init adopts the keeper
+        os._exit(0)  # so that the daemon has no child to reap, and init adopts the keeper
     keep(sys.argv[1:], in_unit=False)
 
 
 def keep(arguments: list[str], *, in_unit: bool) -> None:
-    """Keep one session until it ends. Writes one byte to stdout once it is claimed and the agent let go.
+    """Keep one session until it ends. Writes one byte to stdout once the session is claimed and the agent released.
 
-    In a unit of its own, which is stopped by a SIGTERM to the keeper, it tells the agent alone and stays until that has
-    left: a command gets the signal once, from its agent, and may be saving when a second one comes.
+    A systemd unit is stopped by SIGTERM to the keeper: then it signals only the agent and waits for its exit. So a
+    command gets the signal once, from its agent: it may be saving when a second one arrives.
     """
     terms = Terms(arguments)
     os.chdir(terms.folder)
@@ -101,21 +100,21 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
         f'"agent_ticks": {ticks}, "boot": "{boot_id()}", "started_at": {started_at}, "ends_by": {ends_by}}}\n'
     )
     if not publish(".", CLAIM, claim):
-        sys.exit("the session is claimed or void")  # closing our end of the pipe sends the agent home
+        sys.exit("the session is claimed or void")  # closing our end of the pipe makes the agent exit
     os.write(let_go, b"1")
     os.close(let_go)
     _acknowledge()
-    ends_at = real_seconds() + (ends_by - terms.now()) / terms.scale  # of the monotonic clock, which stops in a suspend
+    ends_at = real_seconds() + (ends_by - terms.now()) / terms.scale  # stops in a suspend
     overran = _watch(terms, agent, ticks, ends_at, output, log)
     if in_unit:
-        _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be anybody's
+        _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be reused
     _, status = os.waitpid(agent, 0)
     ended_at = max(started_at, min(int(terms.now()), ends_by))
     _tell(_end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
 
 
 def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
-    """Start the agent's process, which waits to be let go; return its pid and the pipe that does it."""
+    """Start the agent's process, which waits to be released; return its pid and the pipe that releases it."""
     permission, let_go = os.pipe()
     agent = os.fork()
     if agent:
@@ -140,9 +139,9 @@ def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
 
 
 def _hide_files(folder: str) -> None:
-    """Enter the view of the session, if it has one. Raises OSError: a session is not started with half of its view.
+    """Enter the session's view, if it has one. Raises OSError: no session starts with an incomplete view.
 
-    Where the machine forbids views, the session runs without one and its output says so.
+    On machines that forbid views, the session runs without one and its output says so.
     """
     try:
         with open(VIEW, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as in records.publish
@@ -156,7 +155,7 @@ def _hide_files(folder: str) -> None:
     except ViewRefused as error:
         os.write(2, f"this session can read the files of the daemon ({error.strerror}): schedctl doctor\n".encode())
         return
-    os.chdir(folder)  # the old one leads to what is hidden, by its parents
+    os.chdir(folder)  # the old one leads to hidden files through its parent folders
 
 
 def _acknowledge() -> None:
@@ -167,9 +166,9 @@ def _acknowledge() -> None:
 
 
 def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, log: SessionOutput) -> bool:
-    """Keep the output until the agent is gone, with all its kin; return whether the deadline ended it.
+    """Keep the output until the agent and all its processes are gone; return whether the deadline ended it.
 
-    The agent is not reaped here: its pid stands for the group as long as there is something to kill.
+    The agent is not reaped here: its pid must stay valid as the group's number until all processes are killed.
     """
     agent_gone = os.pidfd_open(agent)
     waiting_for = [agent_gone, output]
@@ -198,7 +197,7 @@ def _pump(output: int, log: SessionOutput) -> bool:
 
 
 def _drain(output: int, log: SessionOutput) -> None:
-    """Keep what is in the pipe. A stranger may hold its other end open, so do not wait for it to close."""
+    """Keep the output left in the pipe, without waiting for its close: a stranger may hold the other end open."""
     os.set_blocking(output, False)
     try:
         while _pump(output, log):
@@ -208,7 +207,7 @@ def _drain(output: int, log: SessionOutput) -> None:
 
 
 def _tell(end: str) -> None:
-    """Write down how the session ended. On a full disk that waits for room: no other process knows it."""
+    """Record how the session ended. Waits for room on a full disk, because no other process knows the result."""
     while True:
         try:
             publish(".", END, end)

@@ -1,9 +1,9 @@
-"""What Linux tells about the processes of a session.
+"""Find and end the processes of a session by what Linux reports about them.
 
-A session's processes are found in three ways, because each can be shaken off alone: by the process group
-and the kernel session of the agent, and by a mark in the environment that every child inherits. Processes
-are told apart by pid and start time, so that a reused pid is never taken for an old process. The keeper
-imports this file on its way to the agent: it must stay cheap, hence no typing, signal or subprocess module.
+A session's processes are found in three ways, because a process can escape each of them alone: by the agent's process
+group, by its kernel session, and by a mark in the environment that every child inherits. Processes are identified by
+pid and start time, so that a reused pid is never mistaken for an old process. The keeper imports this file before it
+starts the agent, so it must load fast: no typing, signal or subprocess module.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import os
 import select
 
-MARK = "SCHED_SESSION"  # environment variable that carries the session's folder
+MARK = "SCHED_SESSION"  # environment variable with the session's folder
 SIGKILL = 9
 _WAIT_MILLISECONDS = 200
 _CHUNK_BYTES = 1 << 16
 
 
 def read_stat(pid: int | str) -> list[bytes] | None:
-    """Return the fields of /proc/<pid>/stat from the third (state) on, or None when there is no live process.
+    """Return the fields of /proc/<pid>/stat from the third (state) on, or None if there is no live process.
 
-    Raises OSError when the answer cannot be read, which is not the same as gone. A zombie is gone.
+    A zombie counts as gone. Raises OSError if the file cannot be read, which does not mean gone.
     """
     data = _read(f"/proc/{pid}/stat")
     if not data:
@@ -30,13 +30,13 @@ def read_stat(pid: int | str) -> list[bytes] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None when there is no live one."""
+    """Return when a process started, in clock ticks since boot, or None if it is not alive."""
     fields = read_stat(pid)
     return int(fields[19]) if fields else None
 
 
 def boot_id() -> str:
-    """Return the identity of this boot, or an empty text where it is hidden (a sandbox may hide it)."""
+    """Return the identity of this boot, or an empty text where a sandbox hides it."""
     try:
         return (_read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
     except OSError:
@@ -46,12 +46,12 @@ def boot_id() -> str:
 def members(leader: int, leader_ticks: int, folder: str) -> list[int]:
     """Return the live processes of the session that was led by ``leader`` and works in ``folder``.
 
-    Raises OSError when the process table cannot be read.
+    Raises OSError if the process table cannot be read.
     """
     now_there = start_ticks(leader)
-    # For its first instant the leader still lacks the group and the mark that it is about to give itself.
+    # At first the leader still lacks the group and the mark, which it is about to set itself.
     pids = [leader] if now_there == leader_ticks else []
-    # While one member of a group lives its number is not given out again: another leader means another group.
+    # While a group has a member its number is not reused: another leader means another group.
     group = None if now_there not in {None, leader_ticks} else str(leader).encode()
     mark = f"{MARK}={folder}".encode()
     own_user = os.geteuid()
@@ -88,7 +88,7 @@ def kill_members(leader: int, leader_ticks: int, folder: str, rounds: int) -> bo
 
 
 def works_for(pid: int, folder: str) -> bool:
-    """Return whether a live process of ours carries the mark of the session that works in ``folder``."""
+    """Return whether a live process of this user carries the mark of the session that works in ``folder``."""
     return read_stat(pid) is not None and _is_marked(str(pid), f"{MARK}={folder}".encode(), os.geteuid())
 
 
@@ -102,7 +102,7 @@ def _is_marked(pid: str, mark: bytes, own_user: int) -> bool:
 
 
 def _read(path: str) -> bytes | None:
-    """Return a file of /proc, or None when its process is gone."""
+    """Return a file of /proc, or None if its process is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

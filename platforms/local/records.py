@@ -1,22 +1,22 @@
-"""Files of a session; claim and end appear whole and once. Shared with the keeper, hence only ``os``."""
+"""The files of a session; claim and end are created atomically and once. The keeper loads this too: only ``os``."""
 
 from __future__ import annotations
 
 import os
 
 LAUNCH = "launch.json"  # the document for the agent
-ORDER = "order.json"  # what the adapter must remember of the launch
-CLAIM = "claim.json"  # who runs the session; the first process that writes it owns the session
+ORDER = "order.json"  # what the adapter recorded at launch
+CLAIM = "claim.json"  # who runs the session: the first process that creates this file owns the session
 END = "ended.json"
 OUTPUT = "output.log"
 KEEPER_LOG = "keeper.log"
 WORK = "work"
-VIEW = "view"  # what the session sees of this machine's files; without it, all of them
-CACHE = ".cache"  # beside the sessions, for what they share
+VIEW = "view"  # the session's view of this machine's files; without it, all files
+CACHE = ".cache"  # beside the sessions, shared by them
 
 
 def publish(folder: str, name: str, text: str) -> bool:
-    """Write ``name`` unless it exists; return whether this call wrote it. After an OSError nothing was."""
+    """Write ``name`` unless it exists; return whether this call wrote it. After an OSError nothing was written."""
     temporary = f"{folder}/.{name}.{os.urandom(6).hex()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

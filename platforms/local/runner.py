@@ -1,8 +1,8 @@
 """The runner: one keeper in a unit of its own, started by the service manager for each connection to its socket.
 
-Standard input and output are the connection. It brings one line of JSON, the order of platforms.local.spawn, and
-takes the byte with which the keeper tells that the session is claimed. Who may connect may run programs as this user,
-so the socket is open to that user alone.
+Standard input and output are the connection. It carries one line of JSON in, the order of platforms.local.spawn, and
+one byte out, with which the keeper reports that the session is claimed. Whoever may connect may run programs as this
+user, so the socket is accessible to that user only.
 """
 
 from __future__ import annotations

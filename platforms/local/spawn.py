@@ -1,7 +1,7 @@
-"""Spawn: starts the keeper of a session, as a child that leaves us, or in a unit of its own through the runner.
+"""Start the keeper of a session, as a detached child or through the runner in a unit of its own.
 
-A child lives in the control group and the sandbox of its parent. The daemon of a service must therefore not
-have any: sessions would lose their devices, and would end with it.
+A child lives in the control group and the sandbox of its parent. The daemon of a service must therefore have no such
+children: sessions would lose their devices, and would end with it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from platforms.local.records import CACHE, KEEPER_LOG, WORK
 _TRY = "import sys; sys.path.append(sys.argv[1]); from platforms.local.view import enter; enter('')"
 _TRY_SECONDS = 20
 REMEDY = "Let this user make user namespaces: docs/security.md, Local sessions. Until then add only jobs that you trust"
-RUNNER_VARIABLE = "UFF_LOCAL_RUNNER"  # set by the service's unit: the socket at which the service manager waits
-CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it takes a hundredth of one
+RUNNER_VARIABLE = "UFF_LOCAL_RUNNER"  # set by the service's unit: the socket on which the service manager listens
+CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it usually takes 0.01
 _KEEPER = "import sys; sys.path.append(sys.argv.pop(1)); from platforms.local.keeper import main; main()"
 _CLAIMED = b"1"
-# The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
+# The daemon's environment contains the secrets of mail servers and accounts; a session gets only what programs need to
 # run.
 _ENVIRONMENT = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|XDG_CACHE_HOME|"
@@ -37,12 +37,12 @@ _ENVIRONMENT = re.compile(
 )
 
 
-# Which files a session is given a view of, and whether views work on this machine. See view.py.
+# Which sessions get a view, and whether views work on this machine. See view.py.
 @cache
 def obstacle() -> str:
-    """Return why sessions in the foreground cannot be given a view of their own; empty when they can.
+    """Return why sessions in the foreground cannot have a view; empty if they can.
 
-    Root's are not: code that scorers run needs another user there, and a session with one user id cannot change to it.
+    Sessions of root cannot: scorers run code as another user, and a session with a single user id cannot switch to it.
     """
     if os.geteuid() == 0:
         return "the daemon runs as root"
@@ -63,11 +63,11 @@ def obstacle() -> str:
 
 
 def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
-    """Return what opens doors besides the settings: whatever starts programs for this user, and its keys for ssh."""
+    """Return further paths to hide: credentials, ssh keys, and sockets that start programs for this user."""
     user = os.geteuid()
     home, runtime = environ.get("HOME"), environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
     paths = [Path("/run/credentials"), Path(runtime), Path(runner) if runner else None]
-    # Terminals that stay: who reaches one types into it.
+    # Sockets of persistent terminals: with access to one, a session could type commands into it.
     paths += [Path(environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{user}", Path("/run/screen")]  # noqa: S108 - theirs
     paths += [Path(home) / ".ssh"] if home else []
     paths += [Path(environ["SSH_AUTH_SOCK"])] if environ.get("SSH_AUTH_SOCK") else []
@@ -78,7 +78,7 @@ def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
 
 
 def view_of(folder: Path, hidden: Iterable[Path], programs: Iterable[Path], store: Mapping[str, Any]) -> str:
-    """Return the text of a session's view, for view.enter. Makes the folders of the store that it may write to.
+    """Return the text of a session's view, for view.enter. Creates the folders of the store that it may write to.
 
     ``folder`` is the session's, ``programs`` are files and folders that it runs from, ``store`` is the address that it
     was given. Raises OSError.
@@ -102,7 +102,7 @@ def view_of(folder: Path, hidden: Iterable[Path], programs: Iterable[Path], stor
 
 
 def _real(path: Path) -> str:
-    """Return a path whose folders above are real: a link at its end must not lead where its writer likes."""
+    """Resolve the folders above a path, not the path itself: a link at its end is under the control of its writer."""
     return f"{os.path.realpath(path.parent)}/{path.name}"
 
 
@@ -114,18 +114,18 @@ def home_in(view: str, environment: Mapping[str, str]) -> bool:
 
 
 def of_sessions(environment: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
-    """Return what sessions get of an environment: nothing else of it, but for what is ``passed`` by name."""
+    """Return the variables of an environment that sessions get: the usual ones and those ``passed`` by name."""
     return {name: text for name, text in environment.items() if _ENVIRONMENT.fullmatch(name) or name in passed}
 
 
 def secret_way(settings: Mapping[str, str]) -> SecretWay:
-    """Return how sessions here get secrets: in their environment, whatever the settings are."""
+    """Return how sessions here get secrets: always in their environment."""
     del settings
     return SecretWay("given")
 
 
 def as_child(python: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Start a keeper that leaves us at once; return whether it claimed the session. Raises OSError."""
+    """Start a keeper that detaches at once; return whether it claimed the session. Raises OSError."""
     home = str(Path(platforms.__file__).parent.parent)
     with (
         (folder / KEEPER_LOG).open("ab") as keeper_log,
@@ -150,9 +150,9 @@ def as_child(python: str, folder: Path, arguments: Sequence[str], environment: M
 
 
 def through_runner(runner: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Have the service manager start a keeper in a unit of its own; return whether it claimed the session.
+    """Start a keeper in a unit of its own through the service manager; return whether it claimed the session.
 
-    Raises OSError when no runner listens at ``runner``; then nothing was started.
+    Raises OSError if no runner listens at ``runner``; then nothing was started.
     """
     (folder / KEEPER_LOG).touch()
     order = {"folder": str(folder), "arguments": list(arguments), "environment": dict(environment)}

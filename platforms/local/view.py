@@ -1,10 +1,10 @@
 """The view: the files of this machine as one session sees them, in a mount namespace of its own.
 
-A session runs as the daemon's user, so file modes keep nothing from it. The agent's process therefore enters a user
-namespace and a mount namespace before it becomes the agent. What is hidden is covered there, and what the session needs
-of it is bound back. In its user namespace a session has no capability, so it can neither undo this nor look through
-/proc at processes outside. No process stands between: the keeper's signals and the claim's pid mean the agent. That is
-why this is not bubblewrap, which stays as a parent and passes no signal on.
+A session runs as the daemon's user, so file modes hide nothing from it. The agent's process therefore enters a user
+namespace and a mount namespace before it becomes the agent. There, hidden paths are covered, and the parts of them that
+the session needs are bound back. In its user namespace a session has no capability, so it can neither undo this nor
+look through /proc at processes outside. There is no process in between: the keeper's signals and the claim's pid refer
+to the agent. This rules out bubblewrap, which stays as a parent and forwards no signals.
 
 Only sessions that have a view load this file: ctypes costs milliseconds.
 """
@@ -25,14 +25,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class ViewRefused(OSError):
-    """This machine does not allow views: nothing was hidden yet."""
+    """This machine does not allow views: nothing was hidden."""
 
 
 def enter(text: str) -> None:
-    """Give this process, and all that it starts, the view that ``text`` describes. Raises ViewRefused and OSError.
+    """Give this process and its children the view that ``text`` describes. Raises ViewRefused and OSError.
 
-    ``text`` has entries that end in NUL: ``hide``, ``read`` or ``write``, a space, and a real absolute path. What is
-    not there, or lies behind a link, is passed over. Everything that is not named stays as it is.
+    ``text`` has entries that end in NUL: ``hide``, ``read`` or ``write``, a space, and an absolute path without links.
+    Paths that do not exist or contain a link are skipped. Everything not named stays visible.
     """
     entries = [entry.split(" ", 1) for entry in text.split("\0") if entry]
     user, group = os.geteuid(), os.getegid()
@@ -42,7 +42,7 @@ def enter(text: str) -> None:
             with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
                 file.write(words)
         _mount("none", "/", _RECURSIVE | _SLAVE)
-    except PermissionError as error:  # Ubuntu's AppArmor gives the namespace and forbids every mount in it
+    except PermissionError as error:  # Ubuntu's AppArmor grants the namespace and forbids every mount in it
         raise ViewRefused(error.errno, error.strerror) from None
     visible = [
         (path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"
@@ -56,13 +56,13 @@ def enter(text: str) -> None:
             _show(path, handle, writable=kind == "write")
     for cover in covers:
         _call("mount", b"none", os.fsencode(cover), None, _REMOUNT | _BIND | _READ_ONLY | _flags(cover), None)
-    for capability in range(_CAPABILITIES):  # root would have them back after the next exec
+    for capability in range(_CAPABILITIES):  # root would regain them at the next exec
         _LIBC.prctl(_DROP_BOUNDING, capability, 0, 0, 0)
     _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def _open(path: str) -> int | None:
-    """Return a handle on what lies at ``path`` itself; None when there is nothing, or a link leads elsewhere."""
+    """Return a handle on ``path`` itself; None if there is nothing or a link leads elsewhere."""
     try:
         handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -74,7 +74,7 @@ def _open(path: str) -> int | None:
 
 
 def _cover(path: str) -> bool:
-    """Lay an empty folder over a folder, and nothing over a file; return whether it was a folder that was there."""
+    """Mount an empty folder over a folder, and /dev/null over a file; return whether it was a folder."""
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 - as above
     except (FileNotFoundError, NotADirectoryError):
@@ -87,7 +87,7 @@ def _cover(path: str) -> bool:
 
 
 def _show(path: str, handle: int, *, writable: bool) -> None:
-    """Bind what was at ``path`` before the covers to ``path``, with all that is mounted in it."""
+    """Bind what was at ``path`` before the covers to ``path``, with all its mounts."""
     if stat.S_ISDIR(os.fstat(handle).st_mode):
         os.makedirs(path, exist_ok=True)  # noqa: PTH103 - as above
     else:
@@ -119,4 +119,4 @@ def _call(name: str, *arguments: object) -> None:
 
 
 if __name__ == "__main__":
-    enter(sys.argv[1])  # tells by its exit code whether views work here
+    enter(sys.argv[1])  # reports by its exit code whether views work here

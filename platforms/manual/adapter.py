@@ -1,7 +1,7 @@
-"""The adapter of the manual platform: a launch is an offer, and a person takes it, runs it and hands its result in.
+"""The manual platform: a launch is an offer; a person claims it, runs it and returns its result.
 
-For places that no program may drive. The daemon plans, accounts and checkpoints as anywhere else; docs/studio-lab.md
-tells the person's side. Nothing here talks to the place.
+For places that no program may control. The daemon plans, accounts and checkpoints as on other platforms;
+docs/studio-lab.md describes what the person does. This adapter never contacts the place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLAIM = "claim.json"
 END = "ended.json"
 STOP = "stop.json"
 LOG = "output.log"
-RESULT = "given"  # what a person handed in, until it is collected
+RESULT = "given"  # the result that a person returned, until it is collected
 
 _Record = TypeVar("_Record")
 _ABOUT = """\
@@ -62,16 +62,18 @@ Trains {jobs}. Everything is in this notebook{beside}.
 
 If the kernel dies, run the cell again: it trains nothing, and packs what was saved.
 """
-_LAPSED = ".lapsed"  # when the last offer was not taken
+_LAPSED = ".lapsed"  # when the last offer lapsed
 _REPORT_BYTES = 1 << 20
 _LIMITS = BundleLimits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What waits. UTC seconds; ``files`` are what a person must bring to the runtime, the notebook first.
+    """An offer.
 
-    ``reaches_store``: the session looks for the stop flag itself; otherwise its person is asked to interrupt it.
+    Times are UTC seconds; ``files`` are those that a person must upload to the runtime, the notebook first.
+
+    ``reaches_store``: the session polls the stop flag itself; otherwise the person is asked to interrupt it.
     """
 
     offered_at: int
@@ -84,7 +86,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A person has it, since ``at``: from then on its quota counts."""
+    """A person claimed it ``at`` this time, from which its quota counts."""
 
     at: int
     by: str
@@ -92,7 +94,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """It can no longer be claimed, and was not."""
+    """Proof that it was not claimed and cannot be claimed any more."""
 
     at: int
     why: str
@@ -103,7 +105,7 @@ _DECIDED: Any = Claimed | Withdrawn
 
 @dataclass(frozen=True, slots=True)
 class ManualEnd:
-    """How it ended. ``started`` .. ``ended`` is what its quota counts."""
+    """How it ended. ``started`` .. ``ended`` counts against the quota."""
 
     started: int
     ended: int
@@ -112,17 +114,17 @@ class ManualEnd:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The hand-over of one launch key. Reads raise OSError or DamagedRecord: that is no answer, not an absence."""
+    """The folder of one launch key. Reads raise OSError or DamagedRecord: a failed read does not mean absent."""
 
     key: str
     folder: Path
 
     def offer(self) -> Offer | None:
-        """Return what was offered, or None when there is no such hand-over."""
+        """Return the offer, or None if there is none."""
         return self._read(OFFER, Offer)
 
     def claim(self) -> Claimed | Withdrawn | None:
-        """Return who decided its fate, or None while it is open."""
+        """Return whether it was claimed or withdrawn, or None while it is open."""
         return self._read(CLAIM, _DECIDED)
 
     def end(self) -> ManualEnd | None:
@@ -130,17 +132,17 @@ class HandOver:
         return self._read(END, ManualEnd)
 
     def decide(self, claim: Claimed | Withdrawn) -> bool:
-        """Take or withdraw it; return False when somebody was faster."""
+        """Claim or withdraw it; return False if another call was first."""
         return publish(str(self.folder), CLAIM, json.dumps(asdict(claim)))
 
     def close(self, end: ManualEnd) -> bool:
-        """Write down its end; return False when it had one."""
+        """Record its end; return False if it had one."""
         return publish(str(self.folder), END, json.dumps(asdict(end)))
 
     def observe(self, now: int, result_seconds: int) -> Observed | None:
-        """Return it as it stands at ``now``, closing what is over; None when there is no such hand-over.
+        """Return its state at ``now``, recording the end of what is over; None if it does not exist.
 
-        A taken session counts as running until its result is handed in, at most ``result_seconds`` past its deadline.
+        A claimed session counts as running until its result is returned, at most ``result_seconds`` past its deadline.
         """
         offer = self.offer()
         if offer is None:
@@ -171,10 +173,10 @@ class HandOver:
 
 
 def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tuple[str, ...]:
-    """Write what a person must bring into ``folder``; return the files' names, the notebook first.
+    """Write the files that a person must upload into ``folder``; return their names, the notebook first.
 
-    A session whose store is a folder of ours cannot reach it: its data, code and newest checkpoints go with it. Raises
-    Misconfigured, StoreError, OSError.
+    A session cannot reach a store in a folder of this machine: its data, code and newest checkpoints are in the files.
+    Raises Misconfigured, StoreError, OSError.
     """
     payload = payload_of("manual", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-manual-") as temporary:
@@ -213,7 +215,7 @@ def _wanted(store: DirectoryStore, launch: dict[str, Any]) -> tuple[set[str], se
 
 
 def _notebook(key: str, order: Mapping[str, Any]) -> bytes:
-    """Return the notebook (nbformat 4.5) of the launch ``key``; ``order`` is what bootstrap.main is given."""
+    """Return the notebook (nbformat 4.5) of the launch ``key``; ``order`` is the argument of bootstrap.main."""
     program = Path(bootstrap.__file__).read_text(encoding="utf-8")
     objects = order["objects"]
     about = _ABOUT.format(
@@ -234,11 +236,11 @@ def _lines(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ManualSettings:
-    """What a pool may set."""
+    """The settings of a pool."""
 
-    take_within_seconds: int = 1_800  # then the offer lapses and its jobs go elsewhere
-    rest_seconds: int = 14_400  # no new offer for so long after one lapsed
-    result_within_seconds: int = 43_200  # past the deadline of a taken session, after which it counts as lost
+    take_within_seconds: int = 1_800  # after that the offer lapses and its jobs go elsewhere
+    rest_seconds: int = 14_400  # no new offer for this time after one lapsed
+    result_within_seconds: int = 43_200  # past the deadline of a claimed session, after which it counts as lost
 
 
 class ManualPlatform(Platform):
@@ -252,7 +254,7 @@ class ManualPlatform(Platform):
         self._folders = Folders("manual", context.state_folder.absolute())
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """Offer a session; see Platform.launch. Nothing runs until a person takes it."""
+        """Offer a session; see Platform.launch. It starts when a person claims it."""
         if not is_folder_name(request.key):
             why = f"{request.key!r} cannot be a file's name"
             raise Refused("manual", "launch", why, "Use A-Z a-z 0-9 . _ -", permanent=True)
@@ -275,7 +277,7 @@ class ManualPlatform(Platform):
         return observed
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key; see Platform.find."""
+        """Return the sessions by key; see Platform.find."""
         with self._folders.answering("find"):
             sessions = self._folders.observed(keys, lambda key: self._observe(key, now))
             for key, session in sessions.items():
@@ -284,7 +286,7 @@ class ManualPlatform(Platform):
         return sessions
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Withdraw an offer that was not claimed. Of a claimed one its person is informed, who alone can end it."""
+        """Withdraw an offer that was not claimed. For a claimed one, inform its person, who alone can end it."""
         if not is_folder_name(key):
             return
         hand_over = self._hand_over(key)
@@ -298,14 +300,14 @@ class ManualPlatform(Platform):
                 publish(str(hand_over.folder), STOP, json.dumps({"at": now, "force": force}))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield the log that came with the result; see Platform.logs."""
+        """Yield the log that was returned with the result; see Platform.logs."""
         if not is_folder_name(key):
             return
         with self._folders.answering("logs"):
             yield from self._folders.read(key, LOG, offset, limit_bytes)
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Take home what was handed in; see Platform.collect."""
+        """Import the returned result; see Platform.collect."""
         del now
         if not is_folder_name(key):
             return
@@ -325,7 +327,7 @@ class ManualPlatform(Platform):
             shutil.rmtree(hand_over.folder / RESULT)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Remove the folders of the hand-overs in ``over`` that are; return their keys."""
+        """Remove the folders of the sessions in ``over`` that have ended; return their keys."""
         with self._folders.answering("sweep"):
             with self._folders.lock():
                 removed = self._folders.over(over, lambda key: self._observe(key, now))
@@ -334,11 +336,11 @@ class ManualPlatform(Platform):
         return removed
 
     def keys(self) -> set[str]:
-        """Return the launch keys of all hand-overs that are kept."""
+        """Return the launch keys of all folders."""
         return self._folders.keys()
 
     def show(self, key: str, now: int) -> tuple[Offer, Observed, bool] | None:
-        """Return an offer, how it stands and whether the daemon wants it ended; None when there is none."""
+        """Return an offer, its state and whether the daemon asks for its end; None if it does not exist."""
         with self._folders.answering("find"):
             hand_over = self._hand_over(key)
             offer, observed = hand_over.offer(), hand_over.observe(now, self._settings.result_within_seconds)
@@ -347,9 +349,9 @@ class ManualPlatform(Platform):
             return offer, observed, (hand_over.folder / STOP).exists()
 
     def take(self, key: str, by: str, into: Path, now: int) -> Sequence[Path]:
-        """Give a person the files of an open offer, in the folder ``into``; from ``now`` on its quota counts.
+        """Claim an open offer and copy its files into the folder ``into``; from ``now`` on its quota counts.
 
-        Raises Refusal when it is not open (any more), OSError when the files cannot be written.
+        Raises Refusal if it is not open, OSError if the files cannot be written.
         """
         hand_over, offer = self._offered("claim", key)
         observed = hand_over.observe(now, self._settings.result_within_seconds)
@@ -366,10 +368,10 @@ class ManualPlatform(Platform):
         return copies
 
     def give(self, key: str, archive: Path, store: BlobStore, now: int) -> ManualEnd:
-        """Accept the result of a taken session, an archive that its notebook made; return what its quota counts.
+        """Accept the result of a claimed session, the archive of its notebook; return the seconds that count as quota.
 
-        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises Refusal
-        when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
+        ``store`` is the artifact store, where sessions that reach it have reported their end. Raises Refusal if no
+        result is expected or it belongs to another session, BadArchive, OSError. A refusal changes nothing.
         """
         hand_over, offer = self._offered("submit", key)
         claim = hand_over.claim()
@@ -399,9 +401,9 @@ class ManualPlatform(Platform):
         return hand_over.end() or end
 
     def drop(self, key: str, why: str, now: int) -> None:
-        """Give up a hand-over: withdraw an open one, end a taken one without a result.
+        """Withdraw an open offer, or end a claimed session without a result.
 
-        Raises Refusal when there is none, or when it is over: what was handed in counts.
+        Raises Refusal if there is none, or if it is over: a returned result counts.
         """
         hand_over, offer = self._offered("release", key)
         if hand_over.decide(Withdrawn(now, why)):
@@ -416,7 +418,7 @@ class ManualPlatform(Platform):
         raise Refusal("manual: release failed", why, "See: schedctl handover list")
 
     def _offered(self, action: str, key: str) -> tuple[HandOver, Offer]:
-        """Return a hand-over with its offer. Raises Refusal when there is none."""
+        """Return an existing offer with its folder. Raises Refusal if there is none."""
         hand_over = self._hand_over(key)
         offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
@@ -438,7 +440,7 @@ class ManualPlatform(Platform):
             raise Refused("manual", "launch", "; ".join([why, *unclear]), "Hand in a result, or drop one")
 
     def _make(self, request: LaunchRequest, now: int) -> None:
-        """Pack a hand-over and let it be seen. The caller holds the lock. Raises what pack raises."""
+        """Create the folder of an offer atomically. The caller holds the lock. Raises what pack raises."""
 
         def fill(folder: Path) -> None:
             files = pack(request, self._context, folder)
@@ -455,7 +457,7 @@ class ManualPlatform(Platform):
         self._folders.make(request.key, fill)
 
     def _note_lapse(self, hand_over: HandOver) -> None:
-        """Remember that no person answered, so that the next offer waits a while."""
+        """Record that the offer lapsed, so that the next one waits."""
         claim, offer = hand_over.claim(), hand_over.offer()
         if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
             lapsed_at = self._lapsed_at()
@@ -463,7 +465,7 @@ class ManualPlatform(Platform):
                 write_whole(self._folders.root / _LAPSED, str(claim.at))
 
     def _lapsed_at(self) -> int | None:
-        """Return when the last offer lapsed; None when none did, or the note of it is damaged: it costs a rest."""
+        """Return when the last offer lapsed; None if none did, or if the record is damaged: then no pause follows."""
         with suppress(FileNotFoundError, DamagedRecord):
             return read_record(self._folders.root, _LAPSED, int)
         return None
@@ -476,7 +478,7 @@ class ManualPlatform(Platform):
 
 
 def _word(folder: Path, store: BlobStore, key: str) -> int | None:
-    """Return when a lane ended by its own report, in scheduled UTC seconds; None when it left none."""
+    """Return when a lane ended by its own report, in scheduled UTC seconds; None without a report."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, StoreError):
         try:
             report = read_below(folder, key, _REPORT_BYTES)
