@@ -1,6 +1,6 @@
-"""The blob store port: where checkpoints, heartbeats and results live.
+"""The interface of a blob store, which holds checkpoints, heartbeats and results.
 
-Keys are '/'-separated, relative and plain ASCII.
+Keys are relative paths of plain ASCII with '/' as the separator.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class StoreError(UserError):
 
 
 class Missing(StoreError):
-    """There is no such key."""
+    """The key does not exist."""
 
 
 class StoreUnreachable(StoreError):
-    """No trustworthy answer; a write may or may not have happened, and repeating it is safe."""
+    """No reliable answer; a write may or may not have happened, and repeating it is safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one session may do in the store for ``lasts_seconds`` of real time.
+    """The access of one session to the store for ``lasts_seconds`` of real time.
 
-    It may write below ``runs/<run>/`` and below ``jobs/<job>/`` for its ``jobs``, and read the keys ``reads`` and
-    all objects below the prefixes ``folders`` (without a '/' at their ends).
+    It may write below ``runs/<run>/`` and below ``jobs/<job>/`` for its ``jobs``, and read the keys ``reads`` and all
+    objects below the prefixes ``folders`` (without a '/' at the end).
     """
 
     run: str
@@ -53,57 +53,57 @@ class Grant:
 
 
 class BlobStore(Protocol):
-    """All writes are atomic: a reader sees the old value, the new one, or nothing, never a part."""
+    """All writes are atomic: a reader sees the old value, the new one or none, never a part."""
 
     def create(self, key: str, source: Path | bytes) -> bool:
-        """Write ``key`` unless it exists; return whether this call wrote it. May be repeated."""
+        """Write ``key`` unless it exists; return whether this call wrote it. Idempotent."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace a small object. May be repeated."""
+        """Write or replace a small object. Idempotent."""
 
     def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
         """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
 
     def fetch(self, key: str, target: Path) -> None:
-        """Copy an object into the file ``target``, which appears only when complete. Raises Missing."""
+        """Copy an object into the file ``target``, which is created atomically. Raises Missing."""
 
     def size(self, key: str) -> int | None:
-        """Return an object's size in bytes, or None when there is none."""
+        """Return an object's size in bytes, or None if it does not exist."""
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
 
     def delete(self, key: str) -> bool:
-        """Remove an object; return whether there was one."""
+        """Remove an object; return whether it existed."""
 
     def sweep(self, older_than: float) -> int:
-        """Remove what writers left that were cut off before ``older_than`` (real UTC seconds); return how many.
+        """Remove the remains of writes interrupted before ``older_than`` (real UTC seconds); return how many.
 
-        Nothing that has a key is touched. Raises StoreError.
+        Never removes an object that has a key. Raises StoreError.
         """
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return the ``store`` part of the launch contract: how a session reaches what ``grant`` names.
+        """Return the ``store`` part of the launch contract: the address by which a session uses ``grant``.
 
-        Plain JSON types, free of long-lived secrets. A store that cannot narrow access hands out what it has.
-        Raises StoreError.
+        Plain JSON types without long-lived secrets. A store that cannot restrict access gives all of its own. Raises
+        StoreError.
         """
 
 
 def check_key(action: str, key: str) -> None:
-    """Raise StoreError unless ``key`` is a key."""
+    """Raise StoreError unless ``key`` is a valid key."""
     if not _KEY.fullmatch(key):
         raise StoreError(action, repr(key), "a key is plain words of A-Z a-z 0-9 . _ - joined by '/'")
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise StoreError unless ``prefix`` is one."""
+    """Raise StoreError unless ``prefix`` is valid."""
     if not PREFIX.fullmatch(prefix):
         raise StoreError("list", prefix, "a prefix is empty, or a key followed by one '/'")
 
 
 def is_key(key: str) -> bool:
-    """Return whether what somebody else may have put into the store has a name of ours."""
+    """Return whether a name found in the store is a valid key; others may have put anything there."""
     return bool(_KEY.fullmatch(key))
 
 
@@ -117,9 +117,9 @@ _LOADERS: Mapping[str, str] = {
 
 
 def open_store(kind: str, root: Path, options: Mapping[str, str]) -> BlobStore:
-    """Return the store of a kind; ``root`` is a folder of this machine that belongs to it.
+    """Open a store of a kind; ``root`` is a folder on this machine for its files.
 
-    Raises StoreError for an unknown kind, a bad option or a missing library.
+    Raises StoreError for an unknown kind, an invalid option or a missing library.
     """
     address = _LOADERS.get(kind)
     if address is None:

@@ -1,7 +1,7 @@
-"""The blob store in a folder of this machine, or of a disk that several machines mount.
+"""The blob store in a folder of this machine, or on a disk that several machines mount.
 
-A new object appears whole or not at all, see jobs/payload/whole_file.py. Sessions write here as well: what is not a
-plain file, or lies behind a link, is no object.
+New objects are created atomically, see jobs/payload/whole_file.py. Sessions write here as well, so anything except a
+plain file, and anything behind a link, is ignored.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class DirectoryStore:
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call did.
 
-        Raises StoreError, StoreUnreachable, and StoreError when ``source`` is not there, or what stands in the key's
-        place is no plain file.
+        Raises StoreError, also if ``source`` is missing or the key's path is no plain file, and StoreUnreachable.
         """
         check_key("create", key)
         with self._translate("create", key):
@@ -50,7 +49,7 @@ class DirectoryStore:
             return create_below(self._root, key, source)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace a small object. Raises StoreError, StoreUnreachable; the old value stays then."""
+        """Write or replace a small object. Raises StoreError, StoreUnreachable; the old value then stays."""
         check_key("write", key)
         with self._translate("write", key):
             replace_below(self._root, key, data)
@@ -65,14 +64,14 @@ class DirectoryStore:
         return data
 
     def fetch(self, key: str, target: Path) -> None:
-        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
+        """Copy an object into the file ``target``, which is created atomically. Raises Missing, StoreError."""
         check_key("fetch", key)
         with self._translate("fetch", key), open_below(self._root, key) as source:
             target.parent.mkdir(parents=True, exist_ok=True)
             replace_below(target.parent, target.name, source)
 
     def size(self, key: str) -> int | None:
-        """Return an object's size in bytes, or None when there is none."""
+        """Return an object's size in bytes, or None if it does not exist."""
         parent, name = _split("measure", key)
         try:
             with self._translate("measure", key), folder_below(self._root, parent) as folder:
@@ -95,7 +94,7 @@ class DirectoryStore:
         yield from sorted(entries)
 
     def delete(self, key: str) -> bool:
-        """Remove an object; return whether there was one."""
+        """Remove an object; return whether it existed."""
         parent, name = _split("delete", key)
         try:
             with self._translate("delete", key), folder_below(self._root, parent) as folder:
@@ -106,7 +105,7 @@ class DirectoryStore:
         return True
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return the ``store`` part of the launch contract; the session may see no more than this."""
+        """Return the ``store`` part of the launch contract; the session may see nothing beyond this."""
         writes = [f"runs/{grant.run}", *(f"jobs/{job}" for job in grant.jobs)]
         reads = [*grant.reads, *grant.folders]
         return {"kind": "directory", "root": str(self._root), "reads": reads, "writes": writes}
@@ -114,8 +113,8 @@ class DirectoryStore:
     def sweep(self, older_than: float) -> int:
         """Remove temporary files last changed before ``older_than`` (real UTC seconds); return how many.
 
-        They are left by writers that were killed. A writer at work changes its file all the time, so an age
-        of a day is safe.
+        They remain from writers that were killed. An active writer changes its file all the time, so an age of a day is
+        safe.
         """
         removed = 0
         with self._translate("sweep", str(self._root)):
@@ -147,7 +146,7 @@ class DirectoryStore:
 
 
 def _split(action: str, key: str) -> tuple[str, str]:
-    """Return the folder and the name of a key. Raises StoreError when it is none."""
+    """Return the folder and the name of a key. Raises StoreError for an invalid key."""
     check_key(action, key)
     parent, _, name = key.rpartition("/")
     return parent, name
@@ -158,7 +157,7 @@ def _changed(folder: int, name: str) -> float:
 
 
 def _walk(folder: int, prefix: str) -> Iterator[str]:
-    """Yield the keys of the plain files in an open folder and below it; what has no name of ours is not ours."""
+    """Yield the keys of the plain files in an open folder and below it; skip names that are not valid keys."""
     with os.scandir(folder) as entries:
         names = [
             (entry.name, entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)) for entry in entries
@@ -173,7 +172,7 @@ def _walk(folder: int, prefix: str) -> Iterator[str]:
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             except OSError as error:
                 if error.errno in _NOTHING:
-                    continue  # it went, or became something else
+                    continue  # removed or replaced meanwhile
                 raise
             try:
                 yield from _walk(inner, f"{prefix}{name}/")

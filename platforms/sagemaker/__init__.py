@@ -1,1 +1,1 @@
-"""Amazon SageMaker training jobs: a session is a training job whose name is the launch key. See docs/sagemaker.md."""
+"""Amazon SageMaker training jobs: a session is a training job named by its launch key. See docs/sagemaker.md."""

@@ -1,7 +1,7 @@
-"""The adapter: the platform port on top of five calls of SageMaker, a bucket and CloudWatch. It keeps only a name.
+"""The SageMaker adapter: five API calls, a bucket and CloudWatch. Its only file keeps the owner's name.
 
-Of the three stops of a session two are SageMaker's: StopTrainingJob, asked for by the daemon, and MaxRuntimeInSeconds,
-which ends a job even when no daemon is left to ask.
+Of the three independent stops of a session two are SageMaker's: StopTrainingJob, called by the daemon, and
+MaxRuntimeInSeconds, which ends a job even if no daemon is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from platforms.sagemaker import answers
 from platforms.sagemaker.settings import create_by_sdk, image_address, read_settings, session_of
 
 _OWNER_FILE = "owner"
-_REPAIR_SECONDS = 3_600  # how long a pool rests when a job shows that its settings are wrong
+_REPAIR_SECONDS = 3_600  # how long a pool waits after a job failed because of wrong settings
 _ENDING_SECONDS = 10
 _ENDING_WITHIN_SECONDS = 300
 _SPREAD = 0.2
@@ -67,11 +67,11 @@ class SageMakerPlatform(Platform):
         self._owner = settings.owner or _owner(context.state_folder.absolute())
         self._poller = Poller(settings.poll_seconds)
         self._clients: dict[str, Any] = {}
-        self._bad_images: dict[str, tuple[int, str]] = {}  # of jobs: until when none is tried again, and why
+        self._bad_images: dict[str, tuple[int, str]] = {}  # of failed jobs: no launch before this time, and why
         self._rest: tuple[int, Refused | Misconfigured] | None = None
 
     def _client(self, service: str) -> Any:
-        """Return the pool's client of a service of AWS, which is made once. Raises PlatformError."""
+        """Return the pool's client of an AWS service, created once. Raises PlatformError."""
         if service not in self._clients:
             with answers.translated("connect"):
                 self._clients[service] = self._settings.client(service)
@@ -87,7 +87,7 @@ class SageMakerPlatform(Platform):
 
     @cached_property
     def _image(self) -> str:
-        """The address of the pool's image; a name is looked up once. Raises Misconfigured."""
+        """Return the address of the pool's image; a name is looked up once. Raises Misconfigured."""
         return self._address(self._settings.image)
 
     def _address(self, image: str) -> str:
@@ -96,7 +96,7 @@ class SageMakerPlatform(Platform):
     def _image_for(self, wanted: str, now: int) -> str:
         """Return the address of the image that a launch asks for, or the pool's. Raises Misconfigured.
 
-        What is wrong with a job's own image is the job's matter, not the pool's: raises Refused, for good.
+        An error in a job's own image concerns only that job, not the pool: raises Refused, permanent.
         """
         if wanted in {"", self._settings.image}:
             return self._image
@@ -129,10 +129,10 @@ class SageMakerPlatform(Platform):
         return self._adopt(request.key, standing, now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key; see Platform.find.
+        """Return the sessions by key; see Platform.find.
 
-        A spot job that lost its instance is stopped, also when it runs on another by now: what SageMaker starts again
-        knows nothing of the checkpoints made meanwhile, and the scheduler's next launch does.
+        A spot job that lost its instance is stopped, even if it runs on another by now: SageMaker restarts it without
+        the checkpoints saved meanwhile, while the scheduler's next launch resumes from them.
         """
 
         def look(key: str) -> Look | None:
@@ -152,7 +152,7 @@ class SageMakerPlatform(Platform):
         return self._poller.find(filter(answers.valid_name, keys), now, look)
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Ask SageMaker to stop a job: SIGTERM, and SIGKILL two minutes later. It knows no harder way."""
+        """Stop a job: SageMaker sends SIGTERM, and SIGKILL two minutes later. It offers no faster way."""
         del force
         if answers.valid_name(key):
             self._poller.forget(key)
@@ -164,7 +164,7 @@ class SageMakerPlatform(Platform):
                     self._ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield what CloudWatch has of a job; see Platform.logs."""
+        """Yield the output of a job in CloudWatch; see Platform.logs."""
         if answers.valid_name(key):
             with answers.translated("logs"):
                 if self._describe(key) is not None:
@@ -173,7 +173,8 @@ class SageMakerPlatform(Platform):
     def orphans(self, keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return live training jobs that this pool launched and that ``keys`` does not name; see Platform.orphans.
 
-        Asks for all live jobs of the account, so it is not for every cycle: AWS lists two times a second for everybody.
+        Lists all live jobs of the account, so it is too slow for every cycle: AWS allows two such calls per second and
+        account.
         """
         result = []
         with answers.translated("orphans", now):
@@ -188,9 +189,9 @@ class SageMakerPlatform(Platform):
         return result
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Delete the jobs in ``over`` that are, with the documents they were launched with; return their keys.
+        """Delete the ended jobs of ``over`` and their launch documents; return their keys.
 
-        Without the right to delete jobs their descriptions stay at AWS, and only the documents go.
+        Without permission to delete jobs only the documents are deleted.
         """
         swept = []
         with answers.translated("sweep", now):
@@ -204,7 +205,7 @@ class SageMakerPlatform(Platform):
                     if not final or not answers.is_ours(description, key, self._owner):
                         continue
                     self._delete(key)
-                # Last, and also where a sweep that was cut short had deleted the job already.
+                # Last, and also if an interrupted sweep had already deleted the job.
                 self._files.delete(name)
                 swept.append(key)
         return sorted(swept)
@@ -222,7 +223,7 @@ class SageMakerPlatform(Platform):
         )
 
     def _admit(self, request: LaunchRequest, now: int) -> None:
-        """Raise Refused or Misconfigured for what must not be launched here, or not now."""
+        """Raise Refused or Misconfigured if a session must not be launched here, or not now."""
         if self._rest is not None and now < self._rest[0]:
             raise self._rest[1]
         if request.deadline <= now:
@@ -232,16 +233,16 @@ class SageMakerPlatform(Platform):
             remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
             raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
         if self._settings.spot and not store.get("posts"):
-            # What a lost instance had trained would be paid for and gone, each time again.
+            # Work on a lost instance is billed but its result is lost, each time again.
             remedy = "Set spot = no, or an artifact store that sessions can write to"
             raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
 
     def _upload(self, request: LaunchRequest) -> None:
-        """Put the payload, named by its content, and the launch document where the job will look for them."""
+        """Upload the payload, named by its digest, and the launch document to where the job reads them."""
         digest = self._code_digest(request)
         if self._files.size(f"code/{digest}.complete") is None:
             for name, path in self._code(request).items():
-                # Past the store, whose keys cannot be called __init__.py.
+                # Not through the store, whose keys cannot contain __init__.py.
                 place = f"{self._settings.prefix}code/{digest}/payload/{name}"
                 self._client("s3").put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
             self._files.put(f"code/{digest}.complete", b"")
@@ -265,8 +266,8 @@ class SageMakerPlatform(Platform):
     def _create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create the job and return its description.
 
-        Only an error that proves that nothing was done is raised as it is; after any other the name tells. Raises
-        Unreachable when the name cannot be looked up, or is not there although the job may have been created.
+        Raises the error itself only if it proves that nothing was created; after any other error the job is looked up.
+        Raises Unreachable if the lookup fails, or if it finds nothing although the job may have been created.
         """
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
@@ -302,15 +303,15 @@ class SageMakerPlatform(Platform):
         return session
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
-        """Return a job's description, or None when there is no such job."""
+        """Return a job's description, or None if there is no such job."""
         description = self._ask(lambda: self._jobs.describe_training_job(TrainingJobName=key))
-        if description is not None and (lack := answers.lacking(description, key)):  # something answered in AWS's place
+        if description is not None and (lack := answers.lacking(description, key)):  # the response is not from AWS
             why = f"an answer about {key} that is none: {lack}"
             raise Unreachable("sagemaker", "look up", why, "Check the network")
         return description
 
     def _ask(self, call: Callable[[], Any], none: Collection[str] = answers.MISSING) -> Mapping[str, Any] | None:
-        """Return what AWS answers to a call about a job; None where it says one of ``none``, as of what is over."""
+        """Return the response to a call about a job; None for errors in ``none``, such as those for ended jobs."""
         from botocore.exceptions import ClientError
 
         try:
@@ -326,7 +327,7 @@ class SageMakerPlatform(Platform):
         self._ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
 
     def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
-        """Note what a job that failed says about the next one; a lack of machines counts as no failed attempt."""
+        """Remember what a failed job means for the next launch; a lack of instances is not counted as an attempt."""
         kind, reason = answers.failure(description)
         if session.state != SessionState.ABSENT or not kind:
             return
@@ -350,7 +351,7 @@ def _bad_image(image: str, why: str) -> Refused:
 
 
 def _owner(folder: Path) -> str:
-    """Return the name by which this pool knows its jobs again; it is made up once."""
+    """Return the owner's name, which identifies this pool's jobs; it is generated once."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         create_below(folder, _OWNER_FILE, os.urandom(8).hex().encode())
@@ -359,33 +360,33 @@ def _owner(folder: Path) -> str:
         raise Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error
 
 
-# One poller for all jobs of a pool, so that a busy account is not asked for more.
+# One poller for all jobs of a pool, which limits the requests to an account.
 #
-# SageMaker answers an account only so many times a second. What was seen is passed on until it is time to
-# ask again; times are spread so that jobs launched together are not asked about together; and when AWS says that it is
-# asked too often, nothing is asked for a while, twice as long each time.
+# SageMaker limits requests per second and account. Each result is reused until the next poll is due. Polls are spread
+# so that jobs launched together are not polled together. After throttling there are no requests for a while, which
+# doubles each time.
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of a job, and when AWS ends it at the latest (UTC seconds)."""
+    """The last observation of a job, and when AWS ends it at the latest (UTC seconds)."""
 
     observed: Observed
     ends_by: int
 
 
 class Poller:
-    """Remembers what was seen of each job until it is time to look again. All times are UTC seconds."""
+    """Remembers the observation of each job until its next poll is due. All times are UTC seconds."""
 
     def __init__(self, seconds: int) -> None:
-        self._seconds = seconds  # between two looks at a job that runs; one that waits is looked at half as often
-        self._answers: dict[str, tuple[int, Observed]] = {}  # until when it is news enough
+        self._seconds = seconds  # between two polls of a running job; a waiting job is polled half as often
+        self._answers: dict[str, tuple[int, Observed]] = {}  # the observation is recent enough until then
         self._quiet_until = 0
         self._pause_seconds = 0
         self._lock = threading.Lock()
 
     def find(self, keys: Iterable[str], now: int, look: Callable[[str], Look | None]) -> dict[str, Observed]:
-        """Return what is known of ``keys``, looking where it is time to; ``look`` returns None for unknown jobs.
+        """Return the sessions by key, polling those that are due; ``look`` returns None for unknown jobs.
 
-        Raises Throttled, also without asking while AWS is left in peace, and what ``look`` raises.
+        Raises Throttled, also without a request during the pause after throttling, and what ``look`` raises.
         """
         result: dict[str, Observed] = {}
         wanted = list(keys)
@@ -407,7 +408,7 @@ class Poller:
         return result
 
     def forget(self, key: str) -> None:
-        """Look at a job again when it is next asked for: something was done to it."""
+        """Poll the job at the next call, because something was done to it."""
         with self._lock:
             self._answers.pop(key, None)
 
@@ -428,6 +429,6 @@ class Poller:
         else:
             self._answers.pop(key, None)
             return
-        # No chance is needed for that: what counts is that jobs differ, and that no rhythm stays.
+        # This needs no randomness: jobs must only differ from each other, without a lasting rhythm.
         part = int.from_bytes(hashlib.sha256(f"{key} {now}".encode()).digest()[:4], "big") / 0xFFFFFFFF
         self._answers[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), answer.observed)

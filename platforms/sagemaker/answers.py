@@ -1,4 +1,4 @@
-"""What AWS is asked to run, and what it answers when it does not do what it was asked, in the words of the port."""
+"""Build requests about training jobs; translate AWS's responses and errors into those of the platform interface."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 _GOING = frozenset({"InProgress", "Stopping"})
-TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
-NO_MACHINE = "CapacityError"  # the class of a failure without any fault of the code
+TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only ended jobs can be deleted
+NO_MACHINE = "CapacityError"  # the class of a failure that is not the code's fault
 _INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 _AWS_FAILED = frozenset({NO_MACHINE, "InternalServerError"})
-# How long after its end a job's bill may take to appear.
+# How long after a job's end its billed time may be missing.
 _BILL_SECONDS = 600
 _REASON_CHARACTERS, _WORD_CHARACTERS = 500, 40
-_SECONDS_MAX = 366 * 86_400  # no job of AWS's lasts so long
+_SECONDS_MAX = 366 * 86_400  # longer than any job of AWS
 _NEEDED = {"TrainingJobArn": str, "TrainingJobStatus": str, "CreationTime": datetime}
 _OPTIONAL: Mapping[str, type] = {
     "TrainingStartTime": datetime,
@@ -39,19 +39,20 @@ _OPTIONAL: Mapping[str, type] = {
     "StoppingCondition": dict,
     "Environment": dict,
 }
-_RUNTIME_SECONDS = 86_400  # AWS's own limit, where none is set
+_RUNTIME_SECONDS = 86_400  # AWS's own limit if none is set
 GROUP = "/aws/sagemaker/TrainingJobs"
-# A job that is absent is reported in either of two ways.
+# An absent job is reported in one of two ways.
 MISSING = frozenset({"ResourceNotFound", "ResourceNotFoundException", "ValidationException"})
 IN_USE = frozenset({"ResourceInUse", "ResourceInUseException"})
-UNKNOWN = frozenset({"UnknownOperationException", "NotImplemented"})  # of a server that is not AWS, or not all of it
+# Of a server that is not AWS, or only a part of it.
+UNKNOWN = frozenset({"UnknownOperationException", "NotImplemented"})
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 
 _CREDENTIALS = frozenset({
     "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException",
     "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "MissingAuthenticationToken", "OptInRequired",
 })  # fmt: skip
-# All of botocore's words for it: which of them comes depends on the service, and on what stands before it.
+# Codes of one error: which one botocore reports depends on the service and on proxies before it.
 _THROTTLED = frozenset({
     "ThrottlingException", "Throttling", "ThrottledException", "RequestThrottled", "RequestThrottledException",
     "TooManyRequestsException", "RequestLimitExceeded", "LimitExceededException", "BandwidthLimitExceeded",
@@ -65,12 +66,12 @@ _LIMIT_SECONDS = 300
 CAPACITY_SECONDS = 900
 
 
-# What a description of a training job means. ``Stopped`` is no success: it is what every stop, time limit and lost spot
-# instance ends in. What a session achieved is read from its lanes' results in the artifact store, never from here.
+# The meaning of a training job's description. ``Stopped`` is no success: every stop, time limit and lost spot instance
+# ends so. What a session achieved is read from its lanes' results in the artifact store, never from here.
 def lacking(description: Mapping[str, Any], key: str) -> str:
-    """Return what a description lacks to be an answer about ``key``, nothing when it is one.
+    """Return what is missing in a description of ``key``, "" if nothing is.
 
-    What the client makes of JSON has the fields that came, of whatever type they were.
+    The client returns fields as they came, of any type.
     """
     if description.get("TrainingJobName") != key:
         return f"it is not about {key}"
@@ -93,10 +94,10 @@ def lacking(description: Mapping[str, Any], key: str) -> str:
 
 
 def observed(description: Mapping[str, Any], now: int) -> Observed:
-    """Return a training job as the port wants it; UNCLEAR when AWS has a status for it that is not known here.
+    """Return a training job as an observed session; UNCLEAR if its status is unknown to us.
 
-    ``started`` .. ``ended`` spans exactly the seconds that AWS bills. A job that is over but has no bill yet counts
-    as running, for at most ten minutes; then the span from its start to its end stands in for the bill.
+    ``started`` .. ``ended`` is exactly the billed time. An ended job without a billed time counts as running for at
+    most ten minutes; then the time from its start to its end is used.
     """
     key, arn = str(description["TrainingJobName"]), str(description["TrainingJobArn"])
     status = str(description["TrainingJobStatus"])
@@ -104,7 +105,7 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     if status not in TERMINAL | _GOING:
         return Observed(key, SessionState.UNCLEAR, arn, detail=f"its status {status[:_WORD_CHARACTERS]!r} is not known")
     if status not in TERMINAL:
-        # Transitions and times of a spot job that waits again stay as they were: its meter has run already.
+        # A spot job that waits again keeps its transitions and times, so it counts as running.
         state = SessionState.QUEUED if started is None else SessionState.RUNNING
         waits = InQueue(_waiting(description)) if started is None else None
         return Observed(key, state, arn, started, detail=status, waits=waits)
@@ -122,13 +123,13 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
 
 
 def ends_by(description: Mapping[str, Any]) -> int:
-    """Return when AWS ends a job at the latest, if it began to run when it was made."""
+    """Return when AWS ends a job at the latest, if it started when it was created."""
     runtime = description.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", _RUNTIME_SECONDS)
     return int(description["CreationTime"].timestamp()) + int(runtime)
 
 
 def lost_its_instance(description: Mapping[str, Any]) -> bool:
-    """Return whether a job that is not over lost its instance, also when it has another by now."""
+    """Return whether a job that has not ended lost its instance, even if it has another by now."""
     return description["TrainingJobStatus"] == "InProgress" and _was_interrupted(description)
 
 
@@ -145,7 +146,7 @@ def _was_interrupted(description: Mapping[str, Any]) -> bool:
 
 
 def _waiting(description: Mapping[str, Any]) -> str:
-    """Return at which stage a job without a machine is, with AWS's own words about that."""
+    """Return the stage of a job without an instance, with AWS's message about it."""
     stage = str(description.get("SecondaryStatus") or description["TrainingJobStatus"])
     last: Mapping[str, Any] = (description.get("SecondaryStatusTransitions") or [{}])[-1]
     message = str(last.get("StatusMessage") or "") if last.get("Status") == stage else ""
@@ -163,12 +164,12 @@ def _seconds(instant: datetime | None) -> int | None:
     return None if instant is None else int(instant.timestamp())
 
 
-# What a training job printed, from CloudWatch: one stream for each start of its container.
+# The output of a training job, from CloudWatch: one stream for each start of its container.
 def read_logs(client: Any, job: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
     """Yield a job's output from byte ``offset`` on, at most ``limit_bytes``; each event is a line.
 
-    There is nothing until the container starts, and never anything of an image that could not be pulled. Raises
-    ClientError, BotoCoreError.
+    There is none before the container starts, and never any of an image that could not be pulled. Raises ClientError,
+    BotoCoreError.
     """
     from botocore.exceptions import ClientError
 
@@ -203,14 +204,14 @@ def _lines(client: Any, job: str) -> Iterator[bytes]:
 
 
 def _started(stream: str) -> tuple[int, str]:
-    """A stream is named ``<job>/algo-<n>-<epoch>``."""
+    """Return the start of a stream named ``<job>/algo-<n>-<epoch>``."""
     return (digits(stream.rpartition("-")[2], INSTANT_MAX) or 0, stream)
 
 
 def is_refusal(error: Exception, operation: str) -> bool:
     """Return whether an error proves that ``operation`` was not carried out.
 
-    Botocore repeats what was not answered, and what it gets then says nothing about the requests before.
+    Botocore retries requests without a response; the error of a retry says nothing about the earlier attempts.
     """
     from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 
@@ -222,12 +223,12 @@ def is_refusal(error: Exception, operation: str) -> bool:
 
 
 class Throttled(Unreachable):
-    """AWS is asked too often, by us or by somebody else of the account."""
+    """AWS throttles requests, of us or of other users of the account."""
 
 
 @contextmanager
 def translated(action: str, now: int = 0) -> Iterator[None]:
-    """Turn what AWS's client and the artifact store raise into PlatformError and its kin."""
+    """Translate errors of AWS's client and of the artifact store into PlatformError and its subclasses."""
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
@@ -250,7 +251,7 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         if action == "connect":
             raise Misconfigured("sagemaker", action, str(error), "Correct credentials or endpoint") from error
-        # AWS's client and we look for fields that were due, and for their types.
+        # AWS's client and our code expect certain fields of certain types.
         why = f"the answer makes no sense: {type(error).__name__}: {error}"
         raise Unreachable("sagemaker", action, why, "Check the network") from error
     except (BotoCoreError, ResponseParserError, OSError, StoreUnreachable) as error:
@@ -277,7 +278,7 @@ def _answered(action: str, error: ClientError, now: int) -> PlatformError:
     if code in _CREDENTIALS:
         return Misconfigured("sagemaker", action, why, "Correct or renew the daemon's credentials")
     if code in _THROTTLED:
-        if action == "launch":  # turned away before anything was done
+        if action == "launch":  # rejected before anything was done
             return Refused("sagemaker", action, why, wait_until=now + _THROTTLED_SECONDS)
         return Throttled("sagemaker", action, why)
     if code == "ValidationException" and action == "launch":
@@ -285,12 +286,12 @@ def _answered(action: str, error: ClientError, now: int) -> PlatformError:
     return Unreachable("sagemaker", action, why)
 
 
-# The body of CreateTrainingJob, and what AWS would find wrong with it only late. Pure.
+# The request of CreateTrainingJob, with a check for errors that AWS reports only later. Pure.
 RUN_VARIABLE = "SCHED_RUN_ID"
 OWNER_VARIABLE = "SCHED_OWNER"
 CODE_CHANNEL = "code"
 LAUNCH_CHANNEL = "launch"
-# Seen from launch.json's folder: the job's own volume, where a job may write and from which AWS uploads nothing.
+# Relative to the folder of launch.json: on the job's own volume, where a job may write and which AWS does not upload.
 WORK_DIR = "../../../output/work"
 
 # An image in Amazon ECR by tag, by digest or by name alone.
@@ -307,7 +308,7 @@ _ARGUMENT_BYTES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class SageMakerOrder:
-    """What one training job is to do. ``code`` and ``launch`` are S3 prefixes that end with '/'."""
+    """The content of one training job. ``code`` and ``launch`` are S3 prefixes that end with '/'."""
 
     key: str
     owner: str
@@ -319,12 +320,12 @@ class SageMakerOrder:
 
 
 def valid_name(key: str) -> bool:
-    """Return whether a launch key can be a training job's name."""
+    """Return whether a launch key is valid as the name of a training job."""
     return bool(_NAME.fullmatch(key))
 
 
 def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str, Any]:
-    """Return the request. Raises Refused, for good, when AWS would not take it."""
+    """Return the request. Raises Refused, permanent, if AWS would reject it."""
     runtime = min(order.seconds, _SECONDS_MAX)
     stopping = {"MaxRuntimeInSeconds": runtime}
     if settings.spot:
@@ -337,7 +338,7 @@ def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str
         "AlgorithmSpecification": {
             "TrainingImage": settings.image,
             "TrainingInputMode": "File",
-            # Not the image's own: that runs scripts as grandchildren, which never see SIGTERM.
+            # Not the image's own entrypoint: that runs scripts as grandchildren, which never get SIGTERM.
             "ContainerEntrypoint": [settings.python],
             "ContainerArguments": [
                 f"/opt/ml/input/data/{CODE_CHANNEL}/payload/agent.py",
@@ -362,13 +363,13 @@ def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str
 
 
 def is_ours(description: Mapping[str, Any], key: str, owner: str) -> bool:
-    """Return whether a training job of this name is the one that this scheduler launched."""
+    """Return whether this scheduler launched the training job of this name."""
     environment = description.get("Environment") or {}
     return environment.get(RUN_VARIABLE) == key and environment.get(OWNER_VARIABLE) == owner
 
 
 def is_told(description: Mapping[str, Any]) -> bool:
-    """Return whether a description says whose job it is: ours always do."""
+    """Return whether a description names its launch key and its owner; those of our jobs always do."""
     environment = description.get("Environment") or {}
     words = (environment.get(RUN_VARIABLE), environment.get(OWNER_VARIABLE))
     return all(isinstance(word, str) and word for word in words)
@@ -381,7 +382,7 @@ def _channel(name: str, prefix: str) -> dict[str, Any]:
         "DataSource": {
             "S3DataSource": {
                 "S3DataType": "S3Prefix",
-                # Without the '/' at its end a prefix also matches its neighbours.
+                # Without the '/' at its end a prefix also matches longer names.
                 "S3Uri": prefix,
                 "S3DataDistributionType": "FullyReplicated",
             }

@@ -1,4 +1,4 @@
-"""A look at an account before anything depends on it: what `schedctl doctor sagemaker` asks. It costs nothing."""
+"""The checks of `schedctl doctor sagemaker`: the account before its first use. They cost nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from platforms.sagemaker import answers
 from platforms.sagemaker.settings import SageMakerSettings, image_address, read_settings
 
 _VERSION = re.compile(r"\d+\.\d+")
-# Until when AWS patches its PyTorch training images, as its Deep Learning Containers said in November 2026.
+# Until when AWS patches its PyTorch training images, according to its Deep Learning Containers in November 2026.
 _PATCHED_UNTIL = {
     "2.7": datetime(2026, 4, 23, tzinfo=UTC),
     "2.8": datetime(2026, 8, 6, tzinfo=UTC),
@@ -27,7 +27,7 @@ _NOBODY = "uff-doctor-looks-for-nobody"
 def checks(
     settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. A failed check raises PlatformError."""
     del environ, probe
     chosen = read_settings(settings)
     return {
@@ -58,7 +58,7 @@ def _identity(settings: SageMakerSettings) -> Checked:
 
 def _bucket(settings: SageMakerSettings) -> Checked:
     with answers.translated("look at the bucket"):
-        # Without a prefix of our own the listing is of one key; both prove the right to list.
+        # Without a prefix, list a single key; both prove the permission to list.
         listing = _client(settings, "s3").list_objects_v2(Bucket=settings.bucket, Prefix=settings.prefix, MaxKeys=1)
     headers = listing["ResponseMetadata"]["HTTPHeaders"]
     region = headers.get("x-amz-bucket-region", settings.region)
@@ -99,7 +99,7 @@ def _jobs(settings: SageMakerSettings) -> Checked:
 
 
 def _quota(settings: SageMakerSettings) -> Checked:
-    """Look how many instances of each type the account may use; without the rights, say where that is shown."""
+    """Check how many instances of each type the account may use; without permission, say where AWS shows it."""
     from botocore.exceptions import ClientError
 
     use = "spot training job usage" if settings.spot else "training job usage"
@@ -124,7 +124,7 @@ def _quota(settings: SageMakerSettings) -> Checked:
 
 
 def _image(settings: SageMakerSettings, now: float) -> Checked:
-    """Judge the image by its address; that it can be pulled is seen only when a job starts."""
+    """Check the image's address; whether it can be pulled shows only when a job starts."""
     address = image_address(settings.image, settings.region, settings.instance_types[0])
     parts = answers.ECR.fullmatch(address)
     if parts is None:

@@ -1,4 +1,4 @@
-"""SageMakerSettings of a SageMaker pool, checked as far as that is possible without asking AWS."""
+"""The settings of a SageMaker pool, checked as far as possible without asking AWS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from platforms.options import YES, Written, read_options
 
 PREFIX = "sdk:"  # of images that are looked up: sdk:pytorch:2.10 or sdk:pytorch:2.10:py313
 _PARTS = range(2, 4)
-_WORDS = 300  # characters of the SDK's own messages, which name everything it knows
+_WORDS = 300  # characters of the SDK's own messages, which list every image it knows
 _EXTRA = "Install the extra: uff-scheduler[sagemaker]"
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
@@ -27,13 +27,13 @@ _PENDING_MIN = 1_800
 
 @dataclass(frozen=True, kw_only=True)
 class SageMakerSettings(S3Options):
-    """Where training jobs run and on what.
+    """The settings of a pool.
 
     ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
-    ``instance_types`` are tried in their order; ``pending_seconds`` is how long AWS may look for one (0: AWS's own
-    limit), ``poll_seconds`` how often a running job is looked at. ``owner`` tells this scheduler's jobs from another's
-    of the same name; empty means made up at first use. ``secrets`` is where sessions ask for theirs: ``ssm:`` or
-    ``secretsmanager:`` and what precedes each name there; empty: nowhere.
+    ``instance_types`` are tried in order; ``pending_seconds`` is how long AWS may wait for one (0: AWS's own limit),
+    ``poll_seconds`` the interval between polls of a running job. ``owner`` distinguishes this scheduler's jobs from
+    another's of the same name; if empty, it is generated at first use. ``secrets`` is where sessions ask for theirs:
+    ``ssm:`` or ``secretsmanager:`` and the prefix of each name there; empty: nowhere.
     """
 
     role: Annotated[
@@ -55,12 +55,12 @@ class SageMakerSettings(S3Options):
 
 
 def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
-    """Return every file that credentials of a pool with these options may come from, there or not."""
+    """Return every file that credentials of a pool with these options may come from, existing or not."""
     return credential_files(options.get("credentials", ""), environ)
 
 
 def read_settings(options: Mapping[str, str]) -> SageMakerSettings:
-    """Return the settings that a pool's options give. Raises Misconfigured."""
+    """Return the settings of a pool. Raises Misconfigured."""
     settings = read_options("sagemaker", SageMakerSettings, options)
     image, types = settings.image, settings.instance_types
     if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
@@ -85,7 +85,7 @@ def read_settings(options: Mapping[str, str]) -> SageMakerSettings:
 
 
 def secret_way(options: Mapping[str, str]) -> SecretWay:
-    """Return how sessions get secrets: they ask AWS where the option says. Raises Misconfigured."""
+    """Return how sessions get secrets: they ask the AWS service that the option names. Raises Misconfigured."""
     if read_options("sagemaker", SageMakerSettings, options).secrets:
         return SecretWay("asked")
     remedy = 'Store them in Systems Manager and set secrets = "ssm:/uff/" among the options; see docs/sagemaker.md'
@@ -96,21 +96,21 @@ def _bad(why: str, remedy: str) -> Misconfigured:
     return Misconfigured("sagemaker", "load", why, remedy)
 
 
-# SageMaker's own Python SDK (version 3), where a pool asks for it: to look up images, and as another launcher.
+# SageMaker's Python SDK (version 3), for pools that use it: to look up images, and as another launcher.
 #
-# It is an extra, because it brings about 130 packages; and it is imported here alone and when first used, because that
-# takes seconds and 170 MB. Everything else is done by boto3, and the launcher sends by the same client: only who puts
-# the request together differs.
+# It is an extra, because it installs about 130 packages. It is imported only here and at first use, because that takes
+# seconds and 170 MB. Everything else is done by boto3, and the SDK's launcher sends by the same client: it only builds
+# the request in another way.
 def names_image(text: str) -> bool:
-    """Return whether an image is to be looked up, and is named as it should be."""
+    """Return whether an image is to be looked up, and has a valid name for that."""
     parts = text.removeprefix(PREFIX).split(":")
     return text.startswith(PREFIX) and len(parts) in _PARTS and all(parts)
 
 
 def image_address(text: str, region: str, instance_type: str) -> str:
-    """Return the address of a training image; one named like ``sdk:pytorch:2.10`` is looked up in the SDK's own list.
+    """Return the address of a training image; a name such as ``sdk:pytorch:2.10`` is looked up in the SDK.
 
-    Raises Misconfigured when the SDK is missing or does not know the image.
+    Raises Misconfigured if the SDK is missing or does not know the image.
     """
     if not names_image(text):
         return text
@@ -135,9 +135,9 @@ def image_address(text: str, region: str, instance_type: str) -> str:
 
 
 def session_of(connect: Callable[[str], Any], region: str) -> Any:
-    """Return a session for the SDK that hands out our own clients: our endpoint, credentials and retries.
+    """Return a session for the SDK that uses our clients: our endpoint, credentials and retries.
 
-    ``connect`` returns our client of a service. The SDK keeps each session it is given, so one is made for a pool.
+    ``connect`` returns our client of a service. The SDK keeps each session that it gets, so create one per pool.
     """
     import boto3
 
@@ -147,7 +147,7 @@ def session_of(connect: Callable[[str], Any], region: str) -> Any:
 
 
 def create_by_sdk(body: Mapping[str, Any], session: Any) -> None:
-    """Create a training job of exactly this name by the SDK, which checks the request against its own model first.
+    """Create a training job of exactly this name by the SDK, which first checks the request against its own model.
 
     Raises Misconfigured, and what our client raises.
     """
@@ -159,5 +159,5 @@ def create_by_sdk(body: Mapping[str, Any], session: Any) -> None:
     wanted = transform(dict(body), "CreateTrainingJobRequest")
     try:
         TrainingJob.create(**wanted, session=session, region=session.region_name)
-    except ValueError as error:  # pydantic's: our request is none by the SDK's model
+    except ValueError as error:  # pydantic's error: our request does not match the SDK's model
         raise Misconfigured("sagemaker", "launch", str(error)[:_WORDS], "Set launcher = boto3") from error

@@ -1,1 +1,1 @@
-"""The blob store in an S3 bucket, or in anything else that speaks S3."""
+"""The blob store in an S3 bucket, of AWS or of any S3-compatible server."""

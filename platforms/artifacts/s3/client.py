@@ -1,4 +1,4 @@
-"""Clients of AWS services, and of what speaks their protocols, with every default that matters written down."""
+"""Clients of AWS services and of compatible servers, with every default that matters set explicitly."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 
-# Attempts in all, for throttling and broken connections. Botocore's default has changed before; ours has not.
+# Attempts in total, for throttling and broken connections. Explicit, as botocore's default has changed before.
 _ATTEMPTS = 6
 _CONNECTIONS = 16
-# The only profile of a credentials file that was named without one.
+# The profile of a credentials file if no profile is named.
 _DEFAULT_PROFILE = "default"
 
-# Clients are made by one thread at a time: what reads the descriptions is shared, and made for one.
+# Clients are created by one thread at a time, because they share the loader, which is not thread-safe.
 _turn = threading.Lock()
 EXISTS = frozenset({"PreconditionFailed", "412"})
 CONTENDED = frozenset({"ConditionalRequestConflict", "409"})
@@ -55,9 +55,9 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:aws[a-z0-9-]*:[A-Za-z0-9:/._-]{
 
 @dataclass(frozen=True, kw_only=True)
 class S3Options:
-    """The options of whatever keeps objects in a bucket; docs/inside/store.md explains each.
+    """The options of an object store in a bucket; docs/inside/store.md explains each.
 
-    The bucket is named as botocore takes it, also that of a server which is not AWS. ``prefix`` precedes all keys.
+    ``bucket`` is in botocore's form, also for servers other than AWS. ``prefix`` precedes all keys.
     """
 
     region: str
@@ -68,13 +68,13 @@ class S3Options:
     credentials: str = ""
 
     def client(self, service: str = "s3", credentials: str = "") -> Any:
-        """Return a client of a service of AWS, with another file of ``credentials`` if one is given; see connect."""
+        """Return a client of an AWS service, with another file of ``credentials`` if given; see connect."""
         file = credentials or self.credentials
         return connect(service, region=self.region, endpoint=self.endpoint, profile=self.profile, credentials=file)
 
 
 def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that a client's credentials may come from: the one that was named, else AWS's usual two."""
+    """Return the files that a client's credentials may come from: the named one, or the two usual files of AWS."""
     if credentials:
         return [Path(credentials)]
     named = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
@@ -82,9 +82,9 @@ def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]
 
 
 class FreshCredentials:
-    """Credentials that a client asks for with each request, looked up again when their files have changed.
+    """Credentials that a client reads for each request; they are looked up again after their files change.
 
-    ``look_up`` returns botocore's credentials or None; ``mark`` changes with the files.
+    ``look_up`` returns botocore's credentials or None; ``mark`` returns a value that changes with the files.
     """
 
     method = "files"
@@ -97,20 +97,20 @@ class FreshCredentials:
         self._credentials_mark = ""
 
     def load_credentials(self) -> FreshCredentials:
-        """Return the credentials, as a provider of botocore's does."""
+        """Return the credentials, as a provider of botocore does."""
         return self
 
     def get_frozen_credentials(self) -> Any:
-        """Return what signs one request; None when there are no credentials. Raises botocore's ProfileNotFound."""
+        """Return what signs one request; None without credentials. Raises botocore's ProfileNotFound."""
         newest = self._newest()
         return None if newest is None else newest.get_frozen_credentials()
 
     def get_deferred_property(self, name: str) -> Callable[[], Any]:
-        """Return what looks up one field of the credentials when it is needed."""
+        """Return a function that looks up one field of the credentials when it is called."""
         return lambda: getattr(self._newest(), name, None)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the credentials, for a caller that does not freeze them first."""
+        """Return a field of the credentials, for callers that do not freeze them first."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._newest(), name)
@@ -126,10 +126,11 @@ class FreshCredentials:
 def connect(service: str, *, region: str, endpoint: str = "", profile: str = "", credentials: str = "") -> Any:
     """Return a client of ``service``, which any number of threads may use.
 
-    Credentials come from the file ``credentials`` (of AWS's own form, with the section ``profile`` or ``default``),
-    else from ``profile``, else by the usual chain of AWS. An ``endpoint`` of its own means a server that is not AWS:
-    its buckets are addressed by path, it is sent no checksums but those we ask it to check, and bodies unasked. Raises
-    botocore's ProfileNotFound, and ValueError for a credentials file that is not there or an endpoint that is none.
+    Credentials come from the file ``credentials`` (in AWS's format, section ``profile`` or ``default``), else from
+    ``profile``, else from the usual chain of AWS. An ``endpoint`` means a server other than AWS: its buckets are
+    addressed by path, checksums are sent only where we ask it to check them, and bodies are sent without waiting for
+    "100 Continue". Raises botocore's ProfileNotFound, and ValueError for a missing credentials file or an invalid
+    endpoint.
     """
     import boto3
     import botocore.session
@@ -148,11 +149,14 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
     if credentials and not Path(credentials).is_file():
         raise ValueError(f"there is no credentials file {credentials}")
     if credentials:
-        # A profile that is named goes before the environment's credentials; without one they would win over the file.
+        # A named profile has priority over the environment's credentials; without one they would override the file.
         profile = profile or _DEFAULT_PROFILE
 
     def chain() -> Any:
-        """Return a new session with the usual chain: what one has once found of files it never looks at again."""
+        """Return a new session with AWS's usual chain.
+
+        It caches the files that it has read, so use a new one after a change.
+        """
         core = botocore.session.Session(profile=profile or None)
         if credentials:
             core.set_config_variable("credentials_file", credentials)
@@ -174,27 +178,27 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
 
 
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
-    """Send a body without asking first. Simple servers do not answer the question, and each object waits a second."""
+    """Send bodies without "Expect: 100-continue": simple servers do not answer it, and each object waits a second."""
     params["headers"].pop("Expect", None)
 
 
 @cache
 def _loader() -> Any:
-    """Return what reads the descriptions of AWS's services; they take a third of a second, and are kept."""
+    """Return the loader of AWS's service descriptions, cached because loading them takes a third of a second."""
     import botocore.loaders
 
     return botocore.loaders.create_loader()
 
 
-# What S3 answers when it does not do what it was asked, in the words of the store.
+# Translate errors of S3 into those of the store.
 def code_of(error: ClientError) -> str:
-    """Return AWS's own word for an error."""
+    """Return AWS's code of an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 @contextmanager
 def translated(action: str, key: str, bucket: str) -> Iterator[None]:
-    """Turn what the S3 client raises into StoreError and its kin."""
+    """Translate errors of the S3 client into StoreError and its subclasses."""
     from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
@@ -206,7 +210,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/inside/store.md"
         raise StoreError(action, key, str(error), remedy) from error
-    except Exception as error:  # botocore reads an odd length or date, or leaves a field out, with any error at all
+    except Exception as error:  # malformed numbers or dates and missing fields raise arbitrary errors
         why = f"{type(error).__name__}: {error}"
         raise StoreUnreachable(action, key, why, "Check the endpoint and the network") from error
 
@@ -232,24 +236,25 @@ def _answered(action: str, key: str, bucket: str, error: ClientError) -> StoreEr
     return StoreUnreachable(action, key, f"{code}: {why}")
 
 
-# Exchanges of botocore's that end in time, however slowly the other side goes on.
+# Exchanges of botocore with a total timeout, however slowly the server sends.
 #
-# Botocore's time-outs count from byte to byte, its connections serve many exchanges, and a body is handed out before it
-# has come. So the sockets count: from the first byte of a question to the last one of its answer.
-_SECONDS = 60  # for an exchange, or for each piece of one that is long
+# The timeouts of botocore apply to single socket calls, its connections serve many exchanges, and a response is
+# returned before its body has arrived. So the sockets measure each exchange, from the first byte of the request to the
+# last one of the response.
+_SECONDS = 60  # for an exchange, or for each part of a long one
 _PIECE_BYTES = 1 << 18
 _ANSWER_BYTES_MAX = 64 << 20  # no part of an object and no page of a listing is longer
 
 
 class _Counting(socket.socket):
-    """Raises TimeoutError in an exchange that lasts too long; the socket's own time-out is that of one call."""
+    """Raises TimeoutError if an exchange takes too long; the socket's own timeout applies to single calls."""
 
     _asking = False
     _piece_bytes = _answer_bytes = 0
     _ends_at = 0.0
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send everything. An exchange begins with the first byte after those that came."""
+        """Send everything. A new exchange begins with the first byte sent after a response."""
         if not self._asking:
             self._asking, self._answer_bytes = True, 0
             self._renew()
@@ -257,7 +262,7 @@ class _Counting(socket.socket):
         self._count(len(data))
 
     def recv_into(self, buffer: Any, nbytes: Any = None, flags: int = 0) -> int:
-        """Receive what has come. Raises OSError also when the answer is longer than any."""
+        """Receive available bytes. Raises OSError also if the response is longer than any valid one."""
         self._asking = False
         count = super().recv_into(buffer, nbytes or len(buffer), flags)
         self._answer_bytes += count
@@ -278,7 +283,7 @@ class _Counting(socket.socket):
 
 
 class _CountingTls(_Counting, ssl.SSLSocket):
-    """The same with TLS, whose handshake has its time-out as a whole."""
+    """The same with TLS; the handshake has a timeout as a whole."""
 
 
 class _Connection:
@@ -293,8 +298,8 @@ class _Connection:
 
 
 def bound(client: Any) -> None:
-    """Let every exchange of a client end in time."""
-    # Botocore has no public way to its connections. By these classes it opens them, also those to a proxy.
+    """Set the time limit for every exchange of a client."""
+    # Botocore has no public access to its connections. It opens them, also those to a proxy, by these classes.
     pools = client._endpoint.http_session._pool_classes_by_scheme  # noqa: SLF001 - see above
     for scheme, pool in pools.items():
         connection = type("Connection", (_Connection, pool.ConnectionCls), {})

@@ -1,8 +1,8 @@
-"""The store's promises kept with S3's means.
+"""The blob store in an S3 bucket.
 
-An object of S3 appears whole or not at all, so atomicity costs nothing. Create-only is a conditional write; a server
-that ignores the condition must be declared as such, and is then asked first, which holds against other threads of
-this process but not against other machines.
+S3 creates objects atomically, so atomic writes need no extra work. Create-only is a conditional write. A server that
+ignores the condition must be declared as such; the store then checks before it writes, which protects against other
+threads of this process but not against other machines.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from platforms.artifacts.s3.client import CONTENDED, EXISTS, NO_UPLOAD, S3Option
 from platforms.options import Written, read_declared
 
 PART_BYTES = 16 << 20
-_PARTS_MAX = 10_000  # S3's limit
+_PARTS_MAX = 10_000  # limit of S3
 _PARALLEL = 4
 _PIECE_BYTES = 1 << 20
 _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_POST_BYTES_MAX = 5 << 30  # S3's limit of one request
-_SECONDS_MAX = 7 * 86_400  # S3's limit of a signature's life
-_REGION = "us-east-1"  # a bucket of another region says so itself
+_POST_BYTES_MAX = 5 << 30  # limit of one request to S3
+_SECONDS_MAX = 7 * 86_400  # longest validity of a signature
+_REGION = "us-east-1"  # the error about another region names the right one
 _TELL_BYTES = 1 << 30
 
 
@@ -47,7 +47,7 @@ class S3StoreOptions(S3Options):
 
 
 def load(root: Path, options: Mapping[str, str]) -> S3Store:
-    """Return the store that ``options`` describe. It keeps nothing on this machine. Raises StoreError."""
+    """Return the store that ``options`` describe. It keeps no files on this machine. Raises StoreError."""
     del root
     refuse = partial(StoreError, "open", "artifacts.options")
     read = read_declared(S3StoreOptions, options, refuse, "docs/inside/store.md")
@@ -81,7 +81,7 @@ class S3Store:
         if isinstance(source, Path) and not source.is_file():
             raise StoreError("create", key, f"there is no file {source} to take it from")
         with translated("create", key, self.bucket), nullcontext() if self.conditional else self._turn:
-            # A condition is checked when all is sent, so a file is asked about before.
+            # S3 checks a condition only after it received the file, so look first.
             if (isinstance(source, Path) or not self.conditional) and self._size(key) is not None:
                 return False
             for _ in range(_CONTENTION_TRIES):
@@ -91,7 +91,7 @@ class S3Store:
         raise StoreUnreachable("create", key, "other writers of the same key are in the way")
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace a small object. Raises StoreUnreachable; the old or the new value stands then."""
+        """Write or replace a small object. Raises StoreUnreachable; the value is then the old or the new one."""
         check_key("write", key)
         with translated("write", key, self.bucket):
             self._put(key, data)
@@ -107,7 +107,7 @@ class S3Store:
                 return bytes(body.read())
 
     def fetch(self, key: str, target: Path) -> None:
-        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
+        """Copy an object into the file ``target``, which is created atomically. Raises Missing, StoreError."""
         check_key("fetch", key)
         with translated("fetch", key, self.bucket):
             head = self.client.head_object(Bucket=self.bucket, Key=self._name(key))
@@ -125,7 +125,7 @@ class S3Store:
                 raise
 
     def size(self, key: str) -> int | None:
-        """Return an object's size in bytes, or None when there is none."""
+        """Return an object's size in bytes, or None if it does not exist."""
         check_key("measure", key)
         with translated("measure", key, self.bucket):
             return self._size(key)
@@ -139,7 +139,7 @@ class S3Store:
         yield from sorted(filter(is_key, listed))
 
     def delete(self, key: str) -> bool:
-        """Remove an object; return whether there was one."""
+        """Remove an object; return whether it existed."""
         check_key("delete", key)
         with translated("delete", key, self.bucket):
             there = self._size(key) is not None
@@ -148,9 +148,9 @@ class S3Store:
             return there
 
     def sweep(self, older_than: float) -> int:
-        """Give up uploads that began before ``older_than`` (real UTC seconds) and never ended; return how many.
+        """Abort uploads that began before ``older_than`` (real UTC seconds) and are incomplete; return how many.
 
-        Their parts cost money and no key names them.
+        Their parts cost money and belong to no key.
         """
         from botocore.exceptions import ClientError
 
@@ -160,7 +160,7 @@ class S3Store:
                 uploads = pages.paginate(Bucket=self.bucket, Prefix=self.prefix).search("Uploads[]")
                 old = [one for one in uploads if one and one["Initiated"].timestamp() < older_than]
             except ClientError as error:
-                if code_of(error) not in NO_UPLOAD:  # what rclone says when there is none
+                if code_of(error) not in NO_UPLOAD:  # rclone's error if there is no such upload
                     raise
                 return 0
             for one in old:
@@ -168,7 +168,7 @@ class S3Store:
         return len(old)
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return addresses that are signed, without a request, and expire: no secret goes to a platform."""
+        """Return signed addresses, made without a request, which expire: platforms get no secret."""
         folders = {folder: list(self.keys(f"{folder}/")) for folder in grant.folders}
         seconds = min(grant.lasts_seconds, _SECONDS_MAX)
         with translated("sign", f"runs/{grant.run}", self.bucket):
@@ -214,7 +214,7 @@ class S3Store:
             return None
 
     def _create(self, key: str, source: Path | bytes) -> bool | None:
-        """Return whether the key was free and is ours now; None when another writer was at it in this moment."""
+        """Return whether the key was free and is now ours; None if another writer was active at the same moment."""
         from botocore.exceptions import ClientError
 
         conditions = {"IfNoneMatch": "*"} if self.conditional else {}
@@ -237,12 +237,12 @@ class S3Store:
         )
 
 
-# Large objects, sent and fetched in several parts at a time.
+# Large objects, transferred in several parts at a time.
 def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda _progress: None) -> None:
     """Copy all objects below ``s3://bucket/prefix`` into the new folder ``target``.
 
-    Credentials, region and endpoint are those of AWS's usual chain and variables. ``tell`` hears how far it is. Raises
-    TreeError for what cannot be a folder, StoreError, OSError.
+    Credentials, region and endpoint come from AWS's usual chain and variables. ``tell`` receives progress texts. Raises
+    TreeError for keys that do not form a folder, StoreError, OSError.
     """
     bucket, _, prefix = source.removeprefix("s3://").partition("/")
     prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
@@ -276,7 +276,7 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
 
 
 def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
-    """Return the tags of what lies below a prefix; a key that ends in a slash stands for a folder and holds nothing."""
+    """Return the ETags below a prefix; a key that ends in a slash is a folder marker and is skipped."""
     result: dict[Entry, str] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
@@ -284,22 +284,22 @@ def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
                 entry = Entry(item["Key"].removeprefix(prefix), "file", "", item.get("Size", -1))
                 result[entry] = item.get("ETag", "")
         if len(result) > LIMITS.files:
-            break  # its listing is refused
+            break  # the listing is rejected then
     return result
 
 
 def sha256_base64(data: bytes) -> str:
-    """Return a digest as S3 wants it."""
+    """Return a digest in S3's format."""
     return base64.b64encode(hashlib.sha256(data).digest()).decode()
 
 
 def upload(
     client: Any, bucket: str, name: str, source: Path, conditions: Mapping[str, str], part_bytes: int = PART_BYTES
 ) -> None:
-    """Send the file ``source`` as the object ``name``, several parts at a time; leave no part of one that failed.
+    """Upload the file ``source`` as the object ``name``, several parts at a time; on failure remove all parts.
 
-    ``conditions`` go with the request that makes the object appear, for which s3transfer knows none. Raises
-    ClientError, BotoCoreError, OSError.
+    ``conditions`` apply to the request that creates the object; s3transfer cannot pass them. Raises ClientError,
+    BotoCoreError, OSError.
     """
     size = source.stat().st_size
     part_bytes = max(part_bytes, -(-size // _PARTS_MAX))
@@ -311,7 +311,7 @@ def upload(
             stream.seek((number - 1) * part_bytes)
             data = stream.read(part_bytes)
         sent = client.upload_part(**target, PartNumber=number, Body=data, ChecksumSHA256=sha256_base64(data))
-        # Servers that do not keep sha256 digests refuse to complete an upload by them.
+        # Servers that do not store SHA-256 digests refuse to complete an upload that names them.
         return {"PartNumber": number, **{key: sent[key] for key in ("ETag", "ChecksumSHA256") if key in sent}}
 
     try:
@@ -319,7 +319,7 @@ def upload(
             parts = list(threads.map(send, range(1, -(-size // part_bytes) + 1)))
         client.complete_multipart_upload(**target, MultipartUpload={"Parts": parts}, **conditions)
     except Exception:
-        with suppress(Exception):  # a sweep removes what cannot be removed now
+        with suppress(Exception):  # a sweep removes the parts that cannot be removed now
             client.abort_multipart_upload(**target)
         raise
 
@@ -327,8 +327,8 @@ def upload(
 def download(client: Any, bucket: str, name: str, size: int, tag: str, target: int) -> None:
     """Write the object of this size and tag into the file descriptor ``target``, several parts at a time.
 
-    Raises OSError for an answer about another object or of another length, ClientError (``PreconditionFailed`` when the
-    object is another one), BotoCoreError.
+    Raises OSError for a response about another object or of another length, ClientError (``PreconditionFailed`` if the
+    object was replaced), BotoCoreError.
     """
     bare = tag.strip('"')  # as some servers list it
     starts: Sequence[int] = range(0, size, PART_BYTES) or (0,)
@@ -339,7 +339,7 @@ def download(client: Any, bucket: str, name: str, size: int, tag: str, target: i
         answer = client.get_object(Bucket=bucket, Key=name, IfMatch=f'"{bare}"', **span)
         with closing(answer["Body"]) as body:
             length, came = answer.get("ContentLength"), str(answer.get("ETag")).strip('"')
-            if (length, came) != (wanted, bare):  # not all servers know conditions
+            if (length, came) != (wanted, bare):  # some servers ignore conditions
                 raise OSError(f"{length} bytes of the object {came} came in place of {wanted} of {bare}")
             for piece in body.iter_chunks(_PIECE_BYTES):
                 start += os.pwrite(target, piece, start)
