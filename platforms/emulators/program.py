@@ -1,4 +1,4 @@
-"""The frame of an emulator as a program: its options, its clock, its end, and kernels that outlived the last one."""
+"""What all emulators share as programs: options, clock, signals, and the end of processes left by an earlier one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jobs.duration import parse_instant
 from jobs.payload.clock import Clock
 from platforms.local.processes import MARK, SIGKILL
 
-# What makes sums come out the same in all sessions of this machine, whatever cloud they are said to run on.
+# Variables that make numerical results equal in all sessions of this machine, whatever cloud they emulate.
 SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")
 _ROUNDS = 25
 _WAIT_MILLISECONDS = 200
 
 
 def options_of(name: str, description: str | None, folder: str) -> argparse.ArgumentParser:
-    """Return the parser of the options that every emulator has; ``folder`` says what lies in its folder."""
+    """Return the parser of the options that every emulator has; ``folder`` is the help text of its folder."""
     parser = argparse.ArgumentParser(prog=f"python -m platforms.emulators.{name}", description=description)
     parser.add_argument("folder", type=Path, help=folder)
     parser.add_argument("--port", type=int, default=0)
@@ -52,7 +52,7 @@ def clock_of(options: argparse.Namespace) -> Clock:
 
 
 def ending() -> threading.Event:
-    """Return what is set when the program is asked to end, by SIGTERM or SIGINT."""
+    """Return an event that is set when SIGTERM or SIGINT arrives."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -60,9 +60,9 @@ def ending() -> threading.Event:
 
 
 def serve(server: Any, over: threading.Event, idle_seconds: float, busy: Callable[[], bool]) -> None:
-    """Print the address and wait until it is ``over``; with ``idle_seconds``, also until nothing happened for so long.
+    """Print the address and wait until ``over`` is set; with ``idle_seconds``, also until it was idle for that long.
 
-    Nothing happens while no request comes, which the server counts as ``heard``, and it is not ``busy``.
+    It is idle while no request arrives, by the server's counter ``heard``, and ``busy`` returns False.
     """
     sys.stdout.write(f"{server.address}\n")
     sys.stdout.flush()
@@ -73,18 +73,18 @@ def serve(server: Any, over: threading.Event, idle_seconds: float, busy: Callabl
         heard = server.heard
 
 
-# Kernels that run on.
+# Processes that outlived an emulator.
 def clear(folder: Path) -> None:
-    """End every kernel that works below ``folder`` and remove the folder: the new account begins empty.
+    """End every process that works below ``folder`` and remove the folder, so that the new account is empty.
 
-    A kernel that went on while it is unknown would publish beside the session that takes its place.
+    An unknown process that went on would publish at the same time as the session that replaces it.
     """
     end_unknown(folder, frozenset())
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_unknown(folder: Path, keys: Collection[str]) -> None:
-    """End every kernel that works below ``folder``, except in the folders ``keys``."""
+    """End every process that works below ``folder``, except in the folders ``keys``."""
     for _ in range(_ROUNDS):
         pids = _kernels(folder, keys)
         if not pids:

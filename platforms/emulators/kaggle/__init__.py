@@ -1,1 +1,1 @@
-"""An emulator of Kaggle on this machine: the real protocol, the real rules, and really running kernels."""
+"""An emulator of Kaggle on this machine: its protocol, its rules, and kernels that really run."""

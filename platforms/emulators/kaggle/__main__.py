@@ -1,9 +1,9 @@
 """Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME --key-file FILE.
 
-Without a key file the API key is the first line of the standard input, and it ends when that is closed, so that it does
-not outlive its parent process. It ends with SIGTERM and SIGINT in any case. With --idle-seconds it goes on, as the real
-place does, until no session has run and no request has come for so long. Started again on the same folder and clock, it
-goes on with the account and the sessions that ran meanwhile; on another clock the account begins empty.
+Without a key file the API key is the first line of standard input, and the program ends when that is closed, so that it
+does not outlive its parent. It also ends on SIGTERM and SIGINT. With --idle-seconds it goes on, like Kaggle, until for
+that long no session ran and no request arrived. Restarted with the same folder and clock, it continues with the account
+and with the sessions that ran meanwhile; with another clock the account begins empty.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     server = KaggleServer(place, options.port)  # it answers no request yet
     place.note = partial(save, place)
     if recall(place):
-        # A session that waits has no folder yet, whatever an earlier start began.
+        # A waiting session has no process yet; what an earlier attempt started in its folder must end.
         live = [session for session in place.sessions() if session.live and session.started_at is not None]
         end_unknown(folder, {str(session.terms.folder) for session in live})
     else:
@@ -67,7 +67,7 @@ def _set_at_end_of_input(over: threading.Event) -> None:
 
 @dataclass
 class _Saved:
-    """What outlives the program, in one file that is replaced whole, beside the folders."""
+    """The state that outlives the program: one file, replaced atomically, beside the folders."""
 
     clock: Clock
     number: int
@@ -81,7 +81,7 @@ _KEPT = TypeAdapter(_Saved)
 
 
 def save(place: KaggleAccount) -> None:
-    """Write down the account. Raises OSError."""
+    """Save the account. Raises OSError."""
     storage = place.storage
     with place.lock:
         kept = _Saved(place.clock, place.next_number, place.kernels, place.deleted, storage.datasets, storage.blobs)
@@ -90,7 +90,7 @@ def save(place: KaggleAccount) -> None:
 
 
 def recall(place: KaggleAccount) -> bool:
-    """Fill an empty account with what the folder remembers of it, on this very clock; return whether there was any."""
+    """Restore the account from the folder if it was saved with this clock; return whether it was."""
     try:
         kept = _KEPT.validate_json((place.root / _FILE).read_bytes())
     except (FileNotFoundError, ValidationError):  # or an older version wrote it

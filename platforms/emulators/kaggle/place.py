@@ -1,4 +1,4 @@
-"""The account as it truly is: kernels, sessions, datasets and the quota, all on one scaled clock."""
+"""The state of an account: kernels, sessions, datasets and the quota, all on one scaled clock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, Kaggl
 from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
 
-# The account: which kernels there are, and what their sessions cost.
+# The account: its kernels, and the cost of their sessions.
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
 _T4 = ("Tesla T4", "Tesla T4")
-# What one gets for a machine shape; retired ones are silently replaced.
+# The accelerators of a machine shape; retired shapes are silently replaced.
 _SHAPES: dict[str, tuple[str, ...]] = {
     "NvidiaTeslaT4": _T4,
     "NvidiaTeslaP100": _T4,
@@ -38,7 +38,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class KernelVersion:
-    """One push: what was sent, and its session (None when it was only saved)."""
+    """One push: its request, and its session (None if it was only saved)."""
 
     number: int
     body: dict[str, Any]
@@ -69,8 +69,8 @@ class KaggleAccount:
         self.storage = KaggleStorage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
-        self.address = ""  # where the place is served, once it is
-        self.note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
+        self.address = ""  # where the account is served, set by the server
+        self.note: Callable[[], None] = lambda: None  # called after each change that must survive a crash
         self.next_number = 355_193_088  # of the next kernel or session
 
     def sessions(self) -> list[EmulatedSession]:
@@ -80,20 +80,20 @@ class KaggleAccount:
             return [version.session for kernel in kernels for version in kernel.versions if version.session]
 
     def is_token(self, token: str) -> bool:
-        """Return whether a kernel that runs now was given this token."""
+        """Return whether a running kernel was given this token."""
         return bool(token) and any(session.live and session.terms.token == token for session in self.sessions())
 
     def week(self, instant: float) -> tuple[float, float]:
-        """Return the quota week that holds an instant: Saturday 00:00 UTC to the next."""
+        """Return the quota week that contains an instant: Saturday 00:00 UTC to the next."""
         start = instant - (instant - _SATURDAY) % _WEEK
         return start, start + _WEEK
 
     def gpu_seconds_used(self, start: float, end: float) -> float:
-        """Return the GPU bill of [start, end): wall clock per session, whatever its number of GPUs."""
+        """Return the GPU seconds billed in [start, end): wall-clock time per session, whatever its number of GPUs."""
         return sum(session.billed_within(start, end) for session in self.sessions() if session.terms.is_gpu)
 
     def gpu_seconds_left(self) -> float:
-        """Return what is left of this week."""
+        """Return the GPU seconds left this week."""
         return self.rules.gpu_seconds_per_week - self.gpu_seconds_used(*self.week(self.clock.now()))
 
     def quota(self) -> dict[str, Any]:
@@ -112,13 +112,13 @@ class KaggleAccount:
         }
 
     def last_run_at(self, kernel: Kernel) -> float:
-        """Return when the newest session began, or was pushed while it has not."""
+        """Return when the newest session started, or was pushed if it has not started."""
         newest = kernel.versions[-1]
         started = newest.session.started_at if newest.session else None
         return newest.pushed_at if started is None else started
 
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
-        """SaveKernel. What is wrong comes back as ``error`` on HTTP 200, except a source that is too large."""
+        """SaveKernel. Errors are returned as ``error`` with HTTP 200, except for a source that is too large."""
         text = str(body.get("text") or "")
         if len(text.encode()) > self.rules.source_bytes_max:
             raise KaggleRefusal(400, "Bad Request")
@@ -157,12 +157,12 @@ class KaggleAccount:
         }
 
     def attach(self, source: str, target: Path) -> bool:
-        """Put a dataset before a kernel; return whether there is such a one."""
+        """Attach a dataset to a kernel; return whether it exists."""
         owner, slug, *_ = source.split("/")
         return self.storage.attach(f"{owner}/{slug}", target)
 
     def attach_model(self, source: str, target: Path) -> bool:
-        """Put a model before a kernel; return whether it exists: none is published here."""
+        """Attach a model to a kernel; return False, as this emulator has no models."""
         del source, target
         return False
 
@@ -193,7 +193,7 @@ class KaggleAccount:
         return self.attach_session(EmulatedSession(terms))
 
     def attach_session(self, session: EmulatedSession) -> EmulatedSession:
-        """Return a session, new or of a place before this one, that lives here from now on."""
+        """Connect a session, new or restored, to this account, and return it."""
         session.terms.address = self.address
         return session.attach(self.clock, self.gpu_seconds_left, self.note)
 
@@ -216,7 +216,7 @@ class KaggleAccount:
         return kernel, kernel.versions[int(match[1]) - 1]
 
     def cancel(self, session_id: object) -> dict[str, Any]:
-        """CancelKernelSession: only the id of a session will do, and nothing of ours tells it."""
+        """CancelKernelSession: it accepts only the session's ID, which no response of the emulator contains."""
         with self.lock:
             matching = [session for session in self.sessions() if str(session.terms.session_id) == str(session_id)]
         if not matching:
@@ -227,7 +227,7 @@ class KaggleAccount:
         return {}
 
     def delete(self, owner: str, slug: str) -> dict[str, Any]:
-        """DeleteKernel: all versions go, and a running session ends at once."""
+        """DeleteKernel: deletes all versions; a running session ends at once."""
         with self.lock:
             kernel = self.kernels.get(slug) if owner == self.owner else None
             if kernel is None:
@@ -245,16 +245,16 @@ class KaggleAccount:
 
 
 def instant_text(instant: float) -> str:
-    """Return an instant as the place writes it."""
+    """Return an instant in Kaggle's format."""
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# One session of one kernel version: a process with Kaggle's folders, its log, its end and its bill.
+# One session of one kernel version: a process with Kaggle's folders, its log, its end and its billed time.
 _KILL_ROUNDS = 25
 _PIECE_BYTES = 1 << 16
 _STREAMS = ("stdout", "stderr")
 _JOURNAL, _EXIT = "journal", "exit"
-# What papermill and nbconvert say after every script.
+# The output of papermill and nbconvert after every script.
 _AFTERWORD = "[NbConvertApp] Converting notebook __notebook__.ipynb to html\n"
 
 
@@ -268,7 +268,7 @@ class Line(TypedDict):
 
 @dataclass(slots=True)
 class PushTerms:
-    """What the place fixed when the version was pushed. Seconds are scheduled."""
+    """The terms of a session, fixed at its push. Seconds are scheduled."""
 
     session_id: int
     source: str
@@ -278,15 +278,15 @@ class PushTerms:
     limit_seconds: float | None
     queue_seconds: float
     log_bytes_max: int
-    token: str = ""  # with which the kernel may call the place; none: it may not
-    address: str = ""  # of the place
+    token: str = ""  # with which the kernel may call the server; empty: it may not
+    address: str = ""  # of the server
 
 
 @dataclass
 class EmulatedSession:
     """A session; every field is read under ``changed``, which is notified at each change.
 
-    Its fields are what outlives a crash of the place; what else it needs of a place it gets by ``attach``.
+    Its public fields survive a crash of the emulator; ``attach`` sets the others.
     """
 
     terms: PushTerms
@@ -295,7 +295,7 @@ class EmulatedSession:
     started_at: float | None = None
     ended_at: float | None = None
     kept: bool = False  # whether its output was saved
-    pid: int = 0  # of its process, with when that started
+    pid: int = 0  # of its process, with its start time
     ticks: int = 0
 
     def __post_init__(self) -> None:
@@ -307,17 +307,17 @@ class EmulatedSession:
         self._log_bytes = 0
 
     def attach(self, clock: Clock, quota_left: Callable[[], float], note: Callable[[], None]) -> Self:
-        """Let the session live at a place, and return it.
+        """Connect the session to an account, and return it.
 
-        ``quota_left`` tells how many seconds of quota the place still has for sessions like this one; ``note`` is
-        called when what must outlive a crash has changed.
+        ``quota_left`` returns the seconds of quota left for sessions like this one; ``note`` is called after each
+        change that must survive a crash.
         """
         self.clock, self.quota_left, self.note = clock, quota_left, note
         return self
 
     @property
     def live(self) -> bool:
-        """Whether it is not over."""
+        """Whether it has not ended."""
         return self.ended_at is None
 
     def billed_within(self, start: float, end: float) -> float:
@@ -333,7 +333,7 @@ class EmulatedSession:
         self._thread.start()
 
     def resume(self) -> None:
-        """Go on with a session that a place before this one began; what its process printed meanwhile is there."""
+        """Continue a session that an earlier emulator started; its process's output meanwhile is still in the pipes."""
         with suppress(FileNotFoundError), (self.terms.folder / _JOURNAL).open() as stream:
             self.lines.extend(cast("Line", json.loads(line)) for line in stream if line.endswith("\n"))
         self._log_bytes = sum(len(line["data"]) for line in self.lines)
@@ -343,7 +343,7 @@ class EmulatedSession:
             self._thread.start()
 
     def cut(self, status: str, message: str) -> None:
-        """End it from outside and wait until it is over."""
+        """End it from outside and wait until it has ended."""
         with self.changed:
             self._cut = self._cut or (status, message)
         self._wake.set()
@@ -355,13 +355,13 @@ class EmulatedSession:
             self._thread.join()
 
     def news(self, count: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
-        """Wait for lines beyond the first ``count``, or for the end; return them and whether it is over."""
+        """Wait for lines beyond the first ``count``, or for the end; return them and whether it has ended."""
         with self.changed:
             self.changed.wait_for(lambda: len(self.lines) > count or not self.live, timeout=patience_wall_seconds)
             return self.lines[count:], not self.live
 
     def output_files(self) -> list[str]:
-        """Return the names of what was saved, below the working folder."""
+        """Return the names of the saved files, relative to the working folder."""
         if not self.kept:
             return []
         working = self.terms.folder / "kaggle" / "working"
@@ -376,7 +376,7 @@ class EmulatedSession:
 
     def _run(self) -> None:
         folder = self.terms.folder
-        (folder / "tmp").mkdir(exist_ok=True)  # it exists if the emulator died just before it reported this
+        (folder / "tmp").mkdir(exist_ok=True)  # it exists if the emulator died just before it recorded the start
         (folder / "source.py").write_text(self.terms.source)
         environment = {
             **{name: text for name, text in os.environ.items() if SUMS.fullmatch(name)},
@@ -389,7 +389,7 @@ class EmulatedSession:
             MARK: str(folder),
         }
         if self.terms.token:
-            # As on the real place the file named here opens it; the way there is the one that clients take.
+            # As on Kaggle, this file's token gives access; clients find the server by the variables below.
             (folder / "token").write_text(self.terms.token)
             environment["KAGGLE_API_V1_TOKEN"] = str(folder / "token")
             environment["KAGGLE_API_ENVIRONMENT"] = "LOCALHOST"
@@ -399,9 +399,9 @@ class EmulatedSession:
         for name in _STREAMS:
             (folder / name).unlink(missing_ok=True)
             os.mkfifo(folder / name)
-        # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here. The shell
-        # writes down how it ended, for a place that is started again and is not its parent. It writes into pipes with a
-        # name, of which it holds both ends: a place that dies breaks none of them.
+        # A notebook has no file of its own, so a script that uses __file__ fails there as it does here. The shell
+        # records the exit code for a restarted emulator, which is not its parent. It writes into named pipes, of which
+        # it holds both ends: an emulator that dies breaks none of them.
         program = [
             "sh",
             "-c",
@@ -423,8 +423,8 @@ class EmulatedSession:
                 env=environment,
                 start_new_session=True,
             )
-            handed.close()  # from here on only the process holds them, so their end is its end
-            # It is written down before any answer says that it runs; once the meter runs, no answer says that it waits.
+            handed.close()  # from here on only the process holds them, so they close when it ends
+            # Recorded before any response says that it runs; after billing begins, no response says that it waits.
             with self.changed:
                 self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
                 self.status, self.started_at = "RUNNING", self.clock.now()
@@ -446,7 +446,7 @@ class EmulatedSession:
             yield readers
 
     def _watch(self, process: subprocess.Popen[bytes] | None, readers: Mapping[str, int]) -> None:
-        """Take in what the process prints until it is over, and see how it ended."""
+        """Read the process's output until it ends, and record how it ended."""
         folder = str(self.terms.folder)
         cut = self._follow(readers)
         if cut is not None:
@@ -467,13 +467,13 @@ class EmulatedSession:
     def _exit_code(self) -> int:
         with suppress(FileNotFoundError, ValueError):
             return int((self.terms.folder / _EXIT).read_text())
-        return 1  # it was killed before it could tell
+        return 1  # it was killed before it could write it
 
     def _follow(self, readers: Mapping[str, int]) -> tuple[str, str] | None:
-        """Take in output until the process closes it; return how it was cut short, if it was."""
+        """Read output until the process closes it; return how it was ended from outside, if it was."""
         with selectors.DefaultSelector() as selector:
             for name, reader in readers.items():
-                # A pipe without a writer looks quiet when it is opened: only reading shows its end.
+                # A pipe without a writer looks quiet when it is opened: only a read shows its end.
                 with suppress(BlockingIOError):
                     data = os.read(reader, _PIECE_BYTES)
                     if not data:
@@ -493,7 +493,7 @@ class EmulatedSession:
         return None
 
     def _patience(self) -> float:
-        """Return the wall seconds until the session must be looked at again."""
+        """Return the real seconds until the session must be checked again."""
         if self.terms.limit_seconds is None or self.started_at is None:
             return 0.02
         return max(0.0, min(0.02, self.clock.wall_seconds_until(self.started_at + self.terms.limit_seconds)))
@@ -517,7 +517,7 @@ class EmulatedSession:
                 self.changed.notify_all()
 
     def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
-        shutil.rmtree(self.terms.folder / "kaggle" / "input", ignore_errors=True)  # it goes with the container
+        shutil.rmtree(self.terms.folder / "kaggle" / "input", ignore_errors=True)  # it is deleted with the container
         with self.changed:
             self.status, self.failure, self.kept, self.ended_at = status, failure, kept, self.clock.now()
             self.changed.notify_all()
@@ -525,7 +525,7 @@ class EmulatedSession:
 
 
 def _write_smi(path: Path, gpus: tuple[str, ...]) -> None:
-    """Put a program where the driver's would be that names the accelerators of the session."""
+    """Write a program in place of the driver's nvidia-smi that lists the session's accelerators."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = "".join(f"echo '{gpu}'\n" for gpu in gpus)
     path.write_text(f"#!/bin/sh\n{names or 'exit 9'}\n")

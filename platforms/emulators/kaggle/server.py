@@ -1,4 +1,4 @@
-"""The HTTP side: a loopback server that takes what the real client sends, directly or through a proxy variable."""
+"""The HTTP server of the emulator, on the loopback interface, for the real client, directly or by a proxy variable."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
 _DATASETS_PAGE = 20  # the client cannot choose another size
-# They wait for the ends of sessions, which need the lock of the place that all other calls hold.
+# These calls wait for the ends of sessions, which need the account's lock that all other calls hold.
 _ENDS_SESSIONS = frozenset({"CancelKernelSession", "DeleteKernel"})
 
 
 class KaggleServer(ThreadingHTTPServer):
-    """A place on a port of the loopback interface. Use as a context manager, or call ``close``."""
+    """An account on a port of the loopback interface. Use as a context manager, or call ``close``."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
-    page_max = 200  # entries of a list that are handed out at once
+    page_max = 200  # entries per page of a list
 
     def __init__(
         self, place: KaggleAccount, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None
@@ -48,7 +48,7 @@ class KaggleServer(ThreadingHTTPServer):
         place.address = self.address
         self.links: dict[str, tuple[str, str, float]] = {}
         self.closing = threading.Event()
-        self.heard = 0  # remote calls that came in
+        self.heard = 0  # number of API calls received
         self.requests: deque[tuple[str, Any]] = deque(maxlen=_REQUESTS_KEPT)  # the last of them: name and body
         self.table: dict[str, Callable[[Body], Body]] = {
             "security.OAuthService/IntrospectToken": self._introspect,
@@ -72,7 +72,7 @@ class KaggleServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The proxy address to hand to a client."""
+        """The proxy address for clients."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -83,19 +83,19 @@ class KaggleServer(ThreadingHTTPServer):
         self.close()
 
     def close(self) -> None:
-        """End every session, then stop answering."""
+        """End every session, then stop serving."""
         self.closing.set()
         self.place.close()
         self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news."""
+        """Ignore clients that close their connection."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def file(self, version: str, name: str) -> Path:
-        """Return a file that a link is for: of the output of a kernel's version. Raises KaggleRefusal."""
+        """Return the file of a link: of a kernel version's output. Raises KaggleRefusal."""
         kernel, _, number = version.rpartition("/")
         with self.place.lock:
             _, content = self.place.version(self.place.owner, kernel, f"v{number}")
@@ -110,7 +110,7 @@ class KaggleServer(ThreadingHTTPServer):
         self.links[token] = (version, name, expires_at)
         return f"{self.address}/output/{token}/{quote(name)}"
 
-    # The remote calls: a JSON body in, a JSON body out. What is refused raises KaggleRefusal.
+    # The API calls: JSON in, JSON out. Refused calls raise KaggleRefusal.
     def _introspect(self, body: Body) -> Body:
         if body.get("token") != self.place.key:
             return {"active": False}
@@ -141,13 +141,13 @@ class KaggleServer(ThreadingHTTPServer):
         return {"kernels": [self._metadata(kernel) for kernel in page], **following}
 
     def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list, which a number names."""
+        """Return a page of a list by its number."""
         size = min(size, self.page_max)
         first = (max(1, int(body.get("page") or 1)) - 1) * size
         return things[first : first + size], {}
 
     def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list that goes on by token, and how to ask for the next."""
+        """Return a page of a list by token, with the token of the next page."""
         first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.page_max)
         return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
 
@@ -201,7 +201,7 @@ class KaggleServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection. What goes wrong on demand may come between by ``begins`` and ``conclude``."""
+    """One connection. Tests inject faults by overriding ``begins`` and ``conclude``."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -211,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing on stderr."""
 
     def do_POST(self) -> None:
-        """Answer a remote call."""
+        """Answer an API call."""
         data = self._body()
         path = urlsplit(self.path).path
         name = path.removeprefix("/api/v1/").removeprefix("/v1/")
@@ -238,7 +238,7 @@ class Handler(BaseHTTPRequestHandler):
             self.conclude(call, 200, answer)
 
     def begins(self, call: str) -> bool:
-        """Return whether a call that has just come in is looked at."""
+        """Return whether to process a call that has just arrived."""
         del call
         return True
 
@@ -250,14 +250,14 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(status, body, headers)
 
     def do_PUT(self) -> None:
-        """Take in a blob, or tell how much of it has come."""
+        """Receive a blob, or report how much of it has arrived."""
         token = urlsplit(self.path).path.removeprefix("/upload/")
         if self.begins("PUT"):
             self.receive(token)
             self.server.place.note()
 
     def do_GET(self) -> None:
-        """Stream a log or hand out an output file."""
+        """Stream a log or send an output file."""
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/api")
         try:
@@ -278,11 +278,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(refusal.status, {"code": refusal.status, "message": refusal.message})
 
     def do_CONNECT(self) -> None:
-        """Refuse tunnels: nothing meant for the real place may leave this machine through here."""
+        """Refuse tunnels: no request for the real Kaggle may leave this machine through the emulator."""
         self.answer(502, {"code": 502, "message": "the emulator opens no tunnels"})
 
     def _authenticate(self, *, looks: bool = False) -> None:
-        """Let in the owner, and kernels that only look."""
+        """Accept the owner, and kernels for read-only calls."""
         kind, _, credentials = self.headers.get("Authorization", "").partition(" ")
         place = self.server.place
         if kind == "Bearer" and (credentials == place.key or (looks and place.is_token(credentials))):
@@ -307,7 +307,7 @@ class Handler(BaseHTTPRequestHandler):
         while True:
             lines, over = session.news(sent, self.server.place.rules.stream_idle_wall_seconds)
             if not lines and not over:
-                return  # the balancer cuts idle streams
+                return  # the balancer closes idle streams
             sent += len(lines)
             self._send_chunk("".join(f"data: {json.dumps(line)}\n\n" for line in lines))
             if over and sent == len(session.lines):
@@ -321,7 +321,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def send_output(self, path: str, *, interrupt: bool = False) -> None:
-        """Send an output file, or what follows the byte asked for; with ``interrupt`` only half of that."""
+        """Send an output file, or the part from the requested byte on; with ``interrupt`` only half of that."""
         token, _, name = path.removeprefix("/output/").partition("/")
         version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
         clock = self.server.place.clock
@@ -350,7 +350,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(status, json.dumps(body).encode(), _JSON, headers)
 
     def send(self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
-        """Send a body of a ``kind``."""
+        """Send a body of the content type ``kind``."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -360,7 +360,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def receive(self, token: str, *, interrupt: bool = False) -> None:
-        """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
+        """Receive a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
         data, place = self._body(), self.server.place
         with place.lock:
             blob = place.storage.blobs.get(token)

@@ -1,4 +1,4 @@
-"""Uploads and datasets: blobs by token, versions that replace each other, and their slow way to READY."""
+"""Uploads and datasets: blobs by token, versions that replace each other, and the time until a version is READY."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from jobs.payload.clock import Clock
 
 _FILES_MAX = 50
-# Shares of the time to READY at which a version changes its state.
+# Fractions of the time to READY after which a version changes its state.
 _STAGES = (
     (0.0, "NOT_YET_PERSISTED"),
     (0.2, "BLOBS_RECEIVED"),
@@ -25,10 +25,9 @@ _STAGES = (
 
 @dataclass(slots=True)
 class KaggleRules:
-    """The limits of the place. Seconds are scheduled unless they say ``wall``.
+    """The limits of the account. Seconds are scheduled unless the name says ``wall``.
 
-    ``lets_kernels_in`` hands kernels with internet a token of their own, with which they may look at what their account
-    may.
+    ``lets_kernels_in`` gives kernels with internet a token of their own, for read-only access to the account.
     """
 
     gpu_sessions_max: int = 2
@@ -46,7 +45,7 @@ class KaggleRules:
 
 
 class KaggleRefusal(Exception):
-    """An answer with an HTTP status above 400."""
+    """A response with an HTTP status of 400 or above."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -56,13 +55,13 @@ class KaggleRefusal(Exception):
 
 
 def denied(permission: str) -> KaggleRefusal:
-    """What the place says of things that are missing, or not yours: it does not tell them apart."""
+    """Return Kaggle's error for missing and for foreign things, which it does not distinguish."""
     return KaggleRefusal(403, f"Permission '{permission}' was denied")
 
 
 @dataclass(slots=True)
 class UploadedBlob:
-    """One upload: ``size`` bytes are announced, ``path`` holds what has come."""
+    """One upload: ``size`` bytes are announced, ``path`` contains those received."""
 
     name: str
     size: int
@@ -72,7 +71,7 @@ class UploadedBlob:
 
 @dataclass(slots=True)
 class KaggleVersion:
-    """One version of a dataset; ``folder`` holds its files as kernels see them."""
+    """One version of a dataset; ``folder`` contains its files as kernels see them."""
 
     number: int
     notes: str
@@ -82,7 +81,7 @@ class KaggleVersion:
 
 @dataclass(slots=True)
 class Dataset:
-    """A private dataset. A deleted one keeps its name for ever."""
+    """A private dataset. The name of a deleted one is never reused."""
 
     slug: str
     title: str
@@ -92,7 +91,7 @@ class Dataset:
 
 @dataclass
 class KaggleStorage:
-    """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
+    """All uploads and datasets of the account ``owner``. The caller holds the account's lock."""
 
     _owner: str
     _root: Path
@@ -102,14 +101,14 @@ class KaggleStorage:
     datasets: dict[str, Dataset] = field(default_factory=dict)
 
     def start_upload(self, name: str, size: int, token: str) -> UploadedBlob:
-        """Make room for a blob."""
+        """Begin an upload."""
         (self._root / "blobs").mkdir(parents=True, exist_ok=True)
         blob = self.blobs[token] = UploadedBlob(name, size, self._root / "blobs" / token)
         blob.path.touch()
         return blob
 
     def create(self, body: dict[str, Any]) -> dict[str, Any]:
-        """CreateDataset: what is wrong comes back as HTTP 200, as it really does."""
+        """CreateDataset; errors are returned with HTTP 200, as by Kaggle."""
         slug, title = str(body.get("slug", "")), str(body.get("title", ""))
         if not 6 <= len(slug) <= 50 or not 6 <= len(title) <= 50:
             return {"status": "Error", "error": "The slug and the title must be between 6 and 50 characters"}
@@ -151,7 +150,7 @@ class KaggleStorage:
         return None if dataset is None or dataset.deleted else dataset
 
     def status(self, dataset: Dataset) -> str:
-        """Return how far the newest version has come."""
+        """Return the status of the newest version."""
         if dataset.deleted:
             return "DELETED"
         age = self._clock.now() - dataset.versions[-1].created_at - self._rules.dataset_hidden_seconds
@@ -159,12 +158,12 @@ class KaggleStorage:
         return [name for begins, name in _STAGES if share >= begins or begins == 0.0][-1]
 
     def visible(self, dataset: Dataset) -> bool:
-        """Return whether the place admits that it knows the dataset: just after its creation it does not."""
+        """Return whether Kaggle reports the dataset: just after its creation it does not."""
         age = self._clock.now() - dataset.versions[0].created_at
         return age >= self._rules.dataset_hidden_seconds
 
     def attach(self, source: str, target: Path) -> bool:
-        """Copy a READY dataset named ``owner/slug`` below ``target``; return False when it cannot be attached."""
+        """Copy a READY dataset named ``owner/slug`` below ``target``; return False if it cannot be attached."""
         owner, _, slug = source.partition("/")
         dataset = self.find(owner, slug.partition("/")[0])
         if dataset is None or self.status(dataset) != "READY":
@@ -199,7 +198,7 @@ class KaggleStorage:
 
 
 def _place(blob: UploadedBlob, folder: Path) -> None:
-    """Put an uploaded file into a version; archives are unpacked, as they really are."""
+    """Put an uploaded file into a version; archives are unpacked, as by Kaggle."""
     if blob.name.endswith((".tar", ".tar.gz", ".tgz")):
         with tarfile.open(blob.path) as archive:
             archive.extractall(folder, filter="data")

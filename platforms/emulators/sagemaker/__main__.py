@@ -1,7 +1,7 @@
 """Run the emulator as a program: python -m platforms.emulators.sagemaker FOLDER --port N --bucket NAME.
 
-It ends with SIGTERM or SIGINT. With --idle-seconds it also ends by itself, once no job has run and no request has come
-for that long. Jobs, and with --objects the bucket, are found again by the next emulator on the same folders.
+It ends on SIGTERM or SIGINT. With --idle-seconds it also ends once no job ran and no request arrived for that long. The
+next emulator on the same folders restores the jobs and, with --objects, the bucket.
 """
 
 from __future__ import annotations

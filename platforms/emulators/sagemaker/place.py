@@ -1,4 +1,4 @@
-"""The account as it truly is: training jobs that really run, which new ones it takes, and what they cost."""
+"""The state of an account: training jobs that really run, its limits, and the cost of the jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
 from platforms.sagemaker.answers import GROUP
 
-ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
+ACCOUNT = "123456789012"  # moto's account for all keys that it did not issue
 _SERVICE = "sagemaker.amazonaws.com"
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
@@ -37,7 +37,7 @@ _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}"
 
 @dataclass(slots=True)
 class SageMakerRules:
-    """The limits of the place; all seconds are scheduled. Spot jobs cost ``spot_share``."""
+    """The limits of the account; all seconds are scheduled. Spot jobs are billed ``spot_share`` of their time."""
 
     instances_max: int = 1
     queue_seconds: float = 120.0
@@ -48,7 +48,7 @@ class SageMakerRules:
 
 
 class SageMakerRefusal(Exception):
-    """An answer that is an error, with AWS's code for it."""
+    """An error response with AWS's error code."""
 
     def __init__(self, message: str, code: str = "ValidationException") -> None:
         super().__init__(message)
@@ -56,11 +56,11 @@ class SageMakerRefusal(Exception):
         self.message = message
 
 
-# The instances' own way to S3, CloudWatch and IAM: straight into moto's memory, past HTTP.
+# The instances' access to S3, CloudWatch and IAM: directly to moto's memory, without HTTP.
 class MotoCloud:
-    """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them.
+    """Moto's S3, CloudWatch and IAM in this process, as used by instances in ``region``.
 
-    ``credentials`` is the address at which a container gets those of its role.
+    ``credentials`` is the address at which a container gets the credentials of its role.
     """
 
     def __init__(self, region: str, credentials: str) -> None:
@@ -75,12 +75,12 @@ class MotoCloud:
         self._roles: Any = iam_backends[ACCOUNT]["aws"]
 
     def make_bucket(self, bucket: str) -> None:
-        """Make an empty bucket; one that is there already stays."""
+        """Create an empty bucket unless it exists."""
         if bucket not in self._files.buckets:
             self._files.create_bucket(bucket, self._region)
 
     def make_role(self, name: str) -> None:
-        """Make an execution role that trusts SageMaker; one that is there already stays."""
+        """Create an execution role that trusts SageMaker unless it exists."""
         if any(role.name == name for role in self._roles.get_roles()):
             return
         statement = {"Effect": "Allow", "Principal": {"Service": _SERVICE}, "Action": "sts:AssumeRole"}
@@ -104,7 +104,7 @@ class MotoCloud:
         self._files.put_object(bucket, key, data)
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
-        """Send each line as an event as soon as it is there. The stream begins with the first."""
+        """Write each line as an event when it arrives. The first one creates the stream."""
         at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch lives in real time
         stream = f"{job}/algo-1-{at // 1000}"
         begun = False
@@ -117,22 +117,22 @@ class MotoCloud:
             self._logs.put_log_events(GROUP, stream, [{"timestamp": at, "message": message}])
 
     def forget_logs(self) -> None:
-        """Remove all output: moto's memory is the whole process's, and the next place must not find it."""
+        """Remove all output: the whole process shares moto's memory, and the next account must not find it."""
         self._logs.groups.pop(GROUP, None)
 
     def _begin(self, stream: str) -> None:
         from moto.logs.exceptions import ResourceAlreadyExistsException
 
-        with suppress(ResourceAlreadyExistsException):  # of another job in the same moment
+        with suppress(ResourceAlreadyExistsException):  # another job created it at the same moment
             self._logs.create_log_group(GROUP, {})
         self._logs.create_log_stream(GROUP, stream)
 
 
 @dataclass
 class Job:
-    """A training job; instants are scheduled seconds UTC, with fractions as at AWS.
+    """A training job; instants are scheduled seconds UTC, with fractions as on AWS.
 
-    ``folder`` stands for /opt/ml and goes at the end. ``record`` is the file that outlives the emulator.
+    ``folder`` represents /opt/ml and is removed at the end. ``record`` is the file that outlives the emulator.
     """
 
     request: Mapping[str, Any]
@@ -161,7 +161,7 @@ class Job:
 
     @property
     def cloud(self) -> MotoCloud:
-        """The rest of AWS, for a job that was started."""
+        """The other AWS services, for a started job."""
         if self._cloud is None:
             raise AssertionError(f"{self.name} was not started")
         return self._cloud
@@ -173,7 +173,7 @@ class Job:
 
     @property
     def billed_seconds(self) -> int:
-        """What AWS asks for so far."""
+        """The seconds billed so far."""
         if self.started_at is None:
             return 0
         until = self.ended_at or self.clock.now()
@@ -181,7 +181,7 @@ class Job:
         return round((until - self.started_at) * share)
 
     def start(self, cloud: MotoCloud) -> None:
-        """Begin the job's life."""
+        """Start the job."""
         self._cloud = cloud
         self.created_at = self.clock.now()
         self._move(self.secondary)
@@ -189,7 +189,7 @@ class Job:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the job's end."""
+        """Ask the job to end."""
         with self._lock:
             if self.live:
                 self.status = "Stopping"
@@ -197,19 +197,19 @@ class Job:
         self._stop.set()
 
     def recall(self, document: Mapping[str, Any]) -> None:
-        """Take over what an emulator that is gone wrote of the job; one that was alive then has failed."""
+        """Restore what an earlier emulator recorded of the job; a job that was alive then has failed."""
         for name in _KEPT & document.keys():
             setattr(self, name, document[name])
         if self.live:
             self._end("Failed", "Failed", "InternalServerError: the instance was lost")
 
     def forget(self) -> None:
-        """Leave nothing of a job that is over."""
+        """Remove the record of an ended job."""
         with self._lock:
             self.record.unlink(missing_ok=True)
 
     def join(self, wall_seconds: float) -> None:
-        """Wait for the end of a job that was stopped."""
+        """Wait for the end of a stopped job."""
         if self._thread is not None:
             self._thread.join(wall_seconds)
 
@@ -242,7 +242,7 @@ class Job:
     def _live(self) -> None:
         try:
             ending = self._run()
-        except Exception as error:  # noqa: BLE001 - it is AWS's fault then, and told as such
+        except Exception as error:  # noqa: BLE001 - reported as an internal error of AWS
             ending = ("Failed", "Failed", f"InternalServerError: {type(error).__name__}: {error}")
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -255,13 +255,13 @@ class Job:
         self._move(secondary)
 
     def _run(self) -> tuple[str, str, str]:
-        """Live up to the end; return status, secondary status and failure reason."""
+        """Run the job to its end; return status, secondary status and failure reason."""
         if self._paused(self.rules.queue_seconds):
             return ("Stopped", "Stopped", "")
         return self._live_on(self._types()[0])
 
     def _live_on(self, instance_type: str) -> tuple[str, str, str]:
-        """Live on an instance of a type up to the end."""
+        """Run on an instance of a type to the end."""
         with self._lock:
             self._selected, self.started_at = instance_type, self.clock.now()
             self._move("Downloading")
@@ -278,7 +278,7 @@ class Job:
         return self._ending(exit_code, why)
 
     def _download(self) -> str:
-        """Fill the folder that stands for the instance's disk; return why that failed, or nothing."""
+        """Fill the folder that represents the instance's disk; return why that failed, or ""."""
         for channel in self.request.get("InputDataConfig", ()):
             uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
             if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
@@ -302,7 +302,7 @@ class Job:
         return [str(wish["InstanceType"]) for wish in wishes]
 
     def _upload(self) -> None:
-        """Leave what the job wrote as its model and its output where AWS leaves it."""
+        """Upload the job's model and output to where AWS puts them."""
         place = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
         for folder, archive in (("model", "model.tar.gz"), ("output/data", "output.tar.gz")):
             if any((self.folder / folder).iterdir()):
@@ -312,7 +312,7 @@ class Job:
                 self.cloud.put(f"{place}/{archive}", packed.getvalue())
 
     def _train(self) -> tuple[int, str]:
-        """Run the container; return its exit code, and why it was ended from outside."""
+        """Run the container; return its exit code, and why AWS ended it, or ""."""
         with self._lock:
             if not self._stop.is_set():
                 self._move("Training")
@@ -335,7 +335,7 @@ class Job:
         return process.returncode, why
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
+        """Wait until the container exits, is stopped, or must be ended; return why AWS ends it, or ""."""
         why, at = min(self._limits().items(), key=lambda limit: limit[1])
         while process.poll() is None and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
@@ -345,7 +345,7 @@ class Job:
         return ""
 
     def _limits(self) -> dict[str, float]:
-        """Return until when the container may run, by what AWS says when it ends it."""
+        """Return until when the container may run, by the secondary status of a job ended then."""
         runtime = self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400)
         return {"MaxRuntimeExceeded": (self.started_at or self.clock.now()) + runtime}
 
@@ -380,7 +380,7 @@ class Job:
             return "the container failed"
 
     def _paused(self, seconds: float) -> bool:
-        """Let scheduled time pass; return whether the job was stopped meanwhile."""
+        """Wait for scheduled time; return whether the job was stopped meanwhile."""
         return self._stop.wait(self.clock.wall_seconds(seconds))
 
     def _move(self, secondary: str) -> None:
@@ -389,9 +389,9 @@ class Job:
         write_whole(self.record, json.dumps({name: getattr(self, name) for name in sorted(_KEPT)}))
 
 
-# The account: which jobs there are, which new ones it takes, and what they cost.
+# The account: its jobs, its limits, and the cost.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
-# A tag, a digest or neither; the DNS suffix tells the region.
+# A tag, a digest or neither; the DNS suffix contains the region.
 _ECR = re.compile(
     r"\d{12}\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/[a-z0-9][a-z0-9._/-]*"
     r"(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})?",
@@ -407,8 +407,8 @@ _TYPES = ("ml.g4dn.xlarge", "ml.g5.xlarge", "ml.g6.xlarge")
 class SageMakerAccount:
     """Training jobs of one account and region.
 
-    ``folder`` holds what stands for the disks of its instances, and what outlives the emulator: a place that is made on
-    the folder of one that is gone knows its jobs. AWS does not forget either.
+    ``folder`` represents the disks of the instances and contains the records that outlive the emulator: an account
+    created on the folder of an earlier one restores its jobs.
     """
 
     job_kind: type[Job] = Job
@@ -437,7 +437,7 @@ class SageMakerAccount:
         return self._folder / "disks"
 
     def create(self, request: Mapping[str, Any], region: str = "") -> dict[str, Any]:
-        """Do CreateTrainingJob for a caller that signed for ``region``, by default ours. Raises SageMakerRefusal."""
+        """CreateTrainingJob, signed for ``region``, by default ours. Raises SageMakerRefusal."""
         _validate(request)
         _validate_image(request.get("AlgorithmSpecification", {}), region or self.region)
         name = request["TrainingJobName"]
@@ -463,11 +463,11 @@ class SageMakerAccount:
         return self.job_kind(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do DescribeTrainingJob. Raises SageMakerRefusal."""
+        """DescribeTrainingJob. Raises SageMakerRefusal."""
         return self._job(request).describe()
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do StopTrainingJob. Raises SageMakerRefusal, also for a job that is over."""
+        """StopTrainingJob. Raises SageMakerRefusal, also for an ended job."""
         job = self._job(request)
         if not job.live:
             raise SageMakerRefusal(f"The request was rejected: the job is in status {job.status}")
@@ -475,7 +475,7 @@ class SageMakerAccount:
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do DeleteTrainingJob. Raises SageMakerRefusal."""
+        """DeleteTrainingJob. Raises SageMakerRefusal."""
         job = self._job(request)
         if job.live:
             raise SageMakerRefusal(f"{job.name} is not in a terminal state")
@@ -486,7 +486,7 @@ class SageMakerAccount:
         return {}
 
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do ListTrainingJobs, newest first. As at AWS, pages are cut before statuses are looked at: some are empty."""
+        """ListTrainingJobs, newest first. As on AWS, pages are cut before the status filter: some are empty."""
         with self._lock:
             descriptions = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
         descriptions.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
@@ -502,14 +502,14 @@ class SageMakerAccount:
         return {"TrainingJobSummaries": page, **more}
 
     def quotas(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do ListServiceQuotas: as many instances of each usual type as the rules allow."""
+        """ListServiceQuotas: for each usual type as many instances as the rules allow."""
         uses = ("training job usage", "spot training job usage")
         names = [f"{name} for {use}" for name in _TYPES for use in uses]
         listed = [{"QuotaName": name, "Value": float(self.rules.instances_max)} for name in names]
         return {"Quotas": listed if request.get("ServiceCode") == "sagemaker" else []}
 
     def billed_seconds(self) -> int:
-        """Return what all jobs cost until now, the deleted ones too."""
+        """Return the billed seconds of all jobs, also of deleted ones."""
         with self._lock:
             return self._deleted_seconds + sum(job.billed_seconds for job in self.jobs.values())
 
@@ -530,7 +530,7 @@ class SageMakerAccount:
 
 
 def _validate(request: Mapping[str, Any]) -> None:
-    """Refuse what AWS refuses, in its way."""
+    """Raise SageMakerRefusal for requests that AWS refuses."""
     stopping, resources = request.get("StoppingCondition", {}), request.get("ResourceConfig", {})
     spot, wait = request.get("EnableManagedSpotTraining", False), stopping.get("MaxWaitTimeInSeconds")
     runtime, wishes = stopping.get("MaxRuntimeInSeconds", 86_400), resources.get("InstancePreferences") or [resources]
@@ -555,12 +555,12 @@ def _validate(request: Mapping[str, Any]) -> None:
 
 
 def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
-    """Refuse what AWS refuses as a training image: one that is no address of ECR in the region of the job."""
+    """Refuse training images as AWS does: each must be an ECR address in the job's region."""
     image, access = algorithm.get("TrainingImage"), algorithm.get("TrainingImageConfig", {})
     if (image is None) == (algorithm.get("AlgorithmName") is None):
         raise SageMakerRefusal("Exactly one of AlgorithmName and TrainingImage is required")
     if image is None or access.get("TrainingRepositoryAccessMode") == "Vpc":
-        return  # an algorithm of the account, or a registry of one's own
+        return  # an algorithm of the account, or a private registry
     parts = _ECR.fullmatch(str(image)) if len(str(image)) <= _IMAGE_CHARACTERS_MAX else None
     if parts is None:
         wanted = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."

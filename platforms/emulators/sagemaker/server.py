@@ -1,7 +1,7 @@
-"""One address for all of it: training jobs are ours, every other call goes to moto. Bound to loopback only.
+"""One address for all services: training jobs are emulated here, all other calls go to moto. Loopback only.
 
-Moto knows training jobs too, but they are born completed, so its part of SageMaker is not used. A bucket may outlive
-the emulator: what moto holds in memory is written to a folder as well.
+Moto's own training jobs complete at once, so its SageMaker is not used. A bucket can outlive the emulator: the content
+of moto's memory is also written to a folder.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jobs.payload.whole_file import TEMPORARY, write_whole
 from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, SageMakerAccount, SageMakerRefusal
 
 _LOOPBACK = "127.0.0.1"
-_SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
-_PATHS = 64  # so many can be at work at once; calls of one path take turns
+_SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # operations that moto does not get; it cannot list quotas
+_PATHS = 64  # concurrent calls; calls for the same path are serialised
 CREDENTIALS = "/container/credentials"
-# To moto everybody whose keys it did not issue is the one account.
+# Moto's account for everybody whose keys it did not issue.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
 class SageMakerServer:
-    """Serves a place while it is entered. ``address`` is what AWS_ENDPOINT_URL is to be."""
+    """Serves an account as a context manager. ``address`` is the value for AWS_ENDPOINT_URL."""
 
     def __init__(self, place: SageMakerAccount, port: int = 0) -> None:
         self.place = place
@@ -35,8 +35,8 @@ class SageMakerServer:
         self._thread: threading.Thread | None = None
         self._server: Any = None
         self.address = ""
-        self.heard = 0  # how many calls there were
-        # Moto closes the file of an object that is written again, also in the hands of another call that is at it.
+        self.heard = 0  # number of calls received
+        # Moto closes the file of an object that is overwritten, even while another call reads it.
         self._paths = [threading.Lock() for _ in range(_PATHS)]
         self.operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "CreateTrainingJob": place.create,
@@ -48,7 +48,7 @@ class SageMakerServer:
         }
 
     def __enter__(self) -> Self:
-        """Begin to serve. Raises OSError when the port is taken."""
+        """Start serving. Raises OSError if the port is in use."""
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from werkzeug.serving import make_server
 
@@ -62,7 +62,7 @@ class SageMakerServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all jobs, then serve no more."""
+        """End all jobs, then stop serving."""
         self.place.close()
         self._cloud.forget_logs()
         self._server.shutdown()
@@ -71,17 +71,17 @@ class SageMakerServer:
         self._server.server_close()
 
     def make_bucket(self, bucket: str, folder: Path | None = None) -> None:
-        """Make a bucket; one that is there already stays. With a ``folder`` it holds, and keeps, what lies there."""
+        """Create a bucket unless it exists. With a ``folder`` its objects are loaded from there and kept there."""
         self._cloud.make_bucket(bucket)
         if folder is not None:
             KeptBucket(bucket, folder).attach()
 
     def make_role(self, name: str) -> None:
-        """Make a role that jobs may run under."""
+        """Create an execution role for jobs."""
         self._cloud.make_role(name)
 
     def answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one call, as WSGI has it."""
+        """Answer one call, as a WSGI application."""
         operation = operation_of(environ)
         self.heard += 1
         if environ["PATH_INFO"] == CREDENTIALS:
@@ -102,7 +102,7 @@ class SageMakerServer:
 
 
 def operation_of(environ: Mapping[str, Any]) -> str:
-    """Return the operation of ours that a call asks for; empty for moto's."""
+    """Return the emulated operation that a call names; "" for calls to moto."""
     service, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     return operation if service in _SERVICES else ""
 
@@ -110,7 +110,7 @@ def operation_of(environ: Mapping[str, Any]) -> str:
 def say(
     start: Callable[..., Any], status: int, document: Mapping[str, Any], body: bytes | None = None
 ) -> Iterable[bytes]:
-    """Answer with a document, or with a ``body`` in its place."""
+    """Answer with a document, or with ``body`` instead."""
     body = json.dumps(document).encode() if body is None else body
     headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
     start(_STATUS.get(status, "200 OK"), headers)
@@ -126,7 +126,7 @@ class KeptBucket:
         self._turn = threading.Lock()
 
     def attach(self) -> None:
-        """Give moto's empty bucket what an earlier emulator left in the folder; keep all further changes. Call once."""
+        """Load the objects that an earlier emulator left in the folder, and keep all further changes. Call once."""
         from moto.s3.models import s3_backends
 
         backend: Any = s3_backends[ACCOUNT]["aws"]
@@ -152,7 +152,7 @@ class KeptBucket:
                 self._path(key_name).unlink(missing_ok=True)
                 return delete(bucket_name, key_name, *words, **options)
 
-        # Every way to make or remove an object ends in one of these two: PUT, signed forms, multipart, copies.
+        # Every creation or removal of an object ends in one of these two: PUT, signed forms, multipart, copies.
         backend.put_object, backend.delete_object = put_object, delete_object
 
     def _write(self, key: str, value: bytes) -> None:
