@@ -16,29 +16,29 @@ from platforms.plugin import traits
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
 """The options of a pool on any platform that say what its image is."""
 
-# What Kaggle's and AWS's images ran in 2026: Ubuntu 22.04 and later, so that wheels for glibc 2.28 do.
+# Kaggle's and AWS's images of 2026 are Ubuntu 22.04 or later, so wheels for glibc 2.28 work.
 _PLATFORM = "x86_64-manylinux_2_28"
-# With what it brings along, torch is 2.8 GiB, and no image for training is without it.
+# With its dependencies torch is 2.8 GiB, and every image for training has it.
 _PACKAGES = "torch,torchvision,torchaudio,triton,nvidia-*,cuda-*"
 _IN_IMAGE_NAME = re.compile(r"[-_]py3(\d{1,2})(?!\d)")
 
 
 class Image(NamedTuple):
-    """``target`` is None if its Python is unknown; ``packages`` are patterns of names that it surely has."""
+    """``target`` is None if its Python is unknown; ``packages`` are patterns of the packages that it contains."""
 
     target: PythonTarget | None
     packages: tuple[str, ...]
     internet: bool
 
     def has(self, package: str) -> bool:
-        """Return whether a package need not be carried to where nothing can be fetched."""
+        """Return whether a package is in the image, so that sessions without internet need not be given it."""
         return any(fnmatch(canonical(package), pattern) for pattern in self.packages)
 
 
 def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a pool's options as they are for a job: with its own image, where a launch can choose one.
+    """Return a pool's options for a job: with the job's own image, where a launch can choose one.
 
-    What the pool says of its image's Python and packages is then not said of this one.
+    The pool's settings for Python and packages do not apply to that image.
     """
     if not traits(platform).chooses_image or spec.image in {"", options.get("image")}:
         return options
@@ -48,10 +48,10 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 
 
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
-    """Return what is known of a pool's image, by its options or by what is usual there. Raises Misconfigured."""
+    """Return a pool's image, from its options or the platform's defaults. Raises Misconfigured."""
     python, where = options.get("image_python", ""), options.get("image_platform", "")
     platform_traits = traits(platform)
-    # Those of our own emulators run in the interpreter that runs this as well.
+    # Sessions of our own emulators also run in this interpreter.
     own = here() if platform_traits.runs_here or options.get(platform_traits.emulated_by) else None
     if not python and own is None:
         match = _IN_IMAGE_NAME.search(options.get("image", "")) if platform_traits.chooses_image else None

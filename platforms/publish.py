@@ -1,6 +1,6 @@
-"""An exported folder published: as a commit on the Hugging Face Hub, or as a version of a model in MLflow.
+"""Publish an exported folder: as a commit on the Hugging Face Hub, or as a version of a model in MLflow.
 
-Each by its own client (extras ``hub`` and ``mlflow``).
+Each by its own client library (extras ``hub`` and ``mlflow``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from platforms.targets.base import TargetError, TargetUnreachable
 _PLACE = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([A-Za-z0-9][\w./-]{0,95}))?", re.ASCII)
 _ENDPOINT = "https://huggingface.co"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
-_RUNS = "uff-scheduler"  # the experiment that the runs are filed under
+_RUNS = "uff-scheduler"  # the experiment that contains the runs
 _DIGEST = "uff.digest"
 
 
 def publish_on_hub(folder: Path, place: str, version: str, token: str) -> str:
     """Make ``folder`` the newest commit of ``place``, ``org/name`` or ``org/name@branch``; return its address.
 
-    The repository is made, private, where there is none. The commit is tagged with the version's number, so that
-    ``ufm@3`` is ``v3`` there; the same folder again makes no other commit. Raises TargetError and TargetUnreachable.
+    The repository is created, private, unless it exists. The commit is tagged with the version's number, ``v3`` for
+    ``ufm@3``. The same folder again creates no commit. Raises TargetError and TargetUnreachable.
     """
     match = _PLACE.fullmatch(place)
     if match is None:
@@ -52,17 +52,17 @@ def publish_on_hub(folder: Path, place: str, version: str, token: str) -> str:
             remedy = "Give a token that may write there: the credential HF_TOKEN"
             raise TargetError(f"hf:{name}", "publish there", why, remedy) from None
         raise TargetUnreachable(f"hf:{name}", "publish there", why, "Try again") from None
-    except Exception as error:  # noqa: BLE001 - of its HTTP library, which is another with each major release
+    except Exception as error:  # noqa: BLE001 - of its HTTP library, which changes with each major release
         why = f"{type(error).__name__}: {error}"
         raise TargetUnreachable(f"hf:{name}", "publish there", why, "Try again") from None
     return str(done.commit_url)
 
 
 def publish_in_mlflow(folder: Path, name: str, version: str, facts: Mapping[str, Any]) -> str:
-    """Make ``folder`` a version of the registered model ``name`` at MLFLOW_TRACKING_URI; return what names it there.
+    """Make ``folder`` a version of the registered model ``name`` at MLFLOW_TRACKING_URI; return its address there.
 
-    Figures that gates measured become metrics of its run. What has the same content already is not made twice: that
-    version is returned. Raises TargetError and TargetUnreachable.
+    Measurements of gates become metrics of its run. If a version with the same content exists, that version is
+    returned. Raises TargetError and TargetUnreachable.
     """
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not _NAME.fullmatch(name) or not address:
@@ -107,7 +107,7 @@ def publish_in_mlflow(folder: Path, name: str, version: str, facts: Mapping[str,
 
 
 def _measured(facts: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the newest verdict measured, by metric."""
+    """Return the measurements of the newest gate result, by metric."""
     verdicts = facts.get("verdicts") or ()
     findings = verdicts[-1]["evidence"].get("findings", ()) if verdicts else ()
     return {finding["gate"]["metric"]: float(finding["value"]) for finding in findings if finding["value"] is not None}

@@ -1,6 +1,6 @@
-"""Records of sessions: small JSON files that outlive their writers, each read whole and of its types, or not at all.
+"""Records of sessions: small JSON files that outlive their writers, each read completely and with its types, or not.
 
-A record that is damaged tells nothing of its own session, and says nothing about any other.
+A damaged record makes the state of its own session unknown, and of no other.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from jobs.payload.bounded_file import ODD, read_below
 from platforms.base import Observed, SessionState
 
 _Record = TypeVar("_Record")
-_adapter: Any = cache(TypeAdapter)  # to look at the types of a record takes longer than to read it
-# What is wrong with this one file, and not with the disk or with us.
+_adapter: Any = cache(TypeAdapter)  # creating a validator takes longer than reading a record
+# Errors of this one file, not of the disk or of our code.
 _OWN_FAULTS = ODD | {errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 class DamagedRecord(ValueError):
-    """A record that is there and cannot be read, or is not what it should be."""
+    """The record exists, but cannot be read or has the wrong content."""
 
 
 def read_record(root: Path, relative: str, kind: type[_Record]) -> _Record | None:
-    """Return the value of ``kind``, a dataclass most often, that a JSON file below ``root`` holds; None without one.
+    """Return the value of ``kind``, usually a dataclass, in a JSON file below ``root``; None if there is no file.
 
-    Raises DamagedRecord for this file's own fault, OSError when the disk gives no answer.
+    Raises DamagedRecord for a fault of this file, OSError if the disk does not answer.
     """
     try:
         record: _Record = _adapter(kind).validate_json(read_below(root, relative), strict=True)
@@ -53,15 +53,15 @@ def unclear(key: str, why: object) -> Observed:
     return Observed(key, SessionState.UNCLEAR, "", detail=str(why))
 
 
-# What a file holds, to notice that it has changed.
-_BYTES_MAX = 1 << 16  # more is no credential, and is judged by its size and time alone
+# Fingerprints of files, to notice changes.
+_BYTES_MAX = 1 << 16  # a larger file is no credential: its size and time suffice
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """Return a word that changes with what the files hold, who may read them, and whether they are there.
+    """Return a text that changes with the files' content, their permissions, and whether they exist.
 
-    Their content counts and not their time: a file that was exchanged within one tick of the disk's clock is noticed,
-    and one that was only touched is not. Only regular files are read: a pipe would wait for its other end.
+    It depends on the content, not the time: a file that was replaced within one tick of the disk's clock is noticed,
+    and one that was only touched is not. Only regular files are read, because reading a pipe would block.
     """
     digest = hashlib.sha256()
     for path in paths:

@@ -192,7 +192,7 @@ def _function(platform: str, name: str, action: str) -> Any:
 
 @contextmanager
 def _needs_library(platform: str, action: str) -> Iterator[None]:
-    """Tell of a missing library of a platform of ours which extra brings it."""
+    """Return the error for a missing library of one of our platforms; it names the extra that installs it."""
     try:
         yield
     except ImportError as error:

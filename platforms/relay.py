@@ -1,7 +1,7 @@
-"""Relay: what a session that cannot reach the artifact store is given, and what of its outputs is brought home.
+"""Objects for a session that cannot reach the artifact store, and the import of those that it wrote.
 
-Shared by platforms whose sessions start from attached files and leave files behind. What comes back is hostile
-until shown otherwise; it counts only under keys that the session had a right to write, with content that fits them.
+Shared by platforms whose sessions start from attached files and leave files behind. Returned files are untrusted: an
+object is accepted only under a key that the session had the right to write, with content that matches the key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.payload.bounds import read_json
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
 from platforms.artifacts.base import BlobStore, StoreError, StoreUnreachable
 
-BLOBS, MANIFESTS, REPORTS = range(3)  # the turns in which objects are taken
+BLOBS, MANIFESTS, REPORTS = range(3)  # the order in which objects are imported
 _DOCUMENT_BYTES_MAX = 1 << 20
 _BLOB = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/blobs/([0-9a-f]{64})")
 _REPORT = re.compile(r"runs/([A-Za-z0-9._-]+)/lane-\d{1,3}/(heartbeat|result)\.json")
@@ -28,15 +28,15 @@ _REPORT = re.compile(r"runs/([A-Za-z0-9._-]+)/lane-\d{1,3}/(heartbeat|result)\.j
 
 @dataclass(frozen=True)
 class Intake:
-    """The right of the launch ``key``, whose lanes train ``jobs``, to leave objects for the artifact store."""
+    """The right of the launch ``key``, whose lanes train ``jobs``, to write objects to the artifact store."""
 
     key: str
     jobs: frozenset[str]
 
     def rank(self, key: str) -> int | None:
-        """Return in which turn an object is taken: blobs 0, manifests 1, reports 2; None for what is not its to write.
+        """Return an object's place in the order: blobs 0, manifests 1, reports 2; None if the session may not write it.
 
-        In this order a reader that sees a later object can rely on the earlier ones.
+        So every object that an imported one refers to was imported before it.
         """
         if match := _BLOB.fullmatch(key):
             return BLOBS if match[1] in self.jobs else None
@@ -47,12 +47,12 @@ class Intake:
         return None
 
     def in_turn(self, keys: Iterable[str]) -> list[str]:
-        """Return those keys that are its to write, in the order in which they are to be taken."""
+        """Return the keys that the session may write, in the order in which to import them."""
         ranked = [(rank, key) for key in keys if (rank := self.rank(key)) is not None]
         return [key for _, key in sorted(ranked)]
 
     def is_sound(self, key: str, file: Path) -> bool:
-        """Return whether a file's content is what its key promises."""
+        """Return whether a file's content matches its key."""
         match self.rank(key):
             case 0:  # a blob
                 return sha256_file(file) == key.rpartition("/")[2]
@@ -70,7 +70,7 @@ class Intake:
 
 
 class _NotSmall(ValueError):
-    """A document is too long for one, or is no plain file."""
+    """The document is too large, or is no plain file."""
 
 
 def _read(file: Path) -> bytes:
@@ -83,7 +83,7 @@ def _read(file: Path) -> bytes:
 
 
 def has_components(key: str, file: Path, store: BlobStore) -> bool:
-    """Return whether all that a sound manifest names is in the store. Raises StoreError when it gives no answer."""
+    """Return whether all components of a valid manifest are in the store. Raises StoreError if it does not answer."""
     manifest = parse_manifest(key, _read(file))
     return all(store.size(blob_key(manifest.job, part.sha256)) is not None for part in manifest.components)
 
@@ -91,9 +91,8 @@ def has_components(key: str, file: Path, store: BlobStore) -> bool:
 def checkpoint_keys(store: BlobStore, lane: Mapping[str, Any]) -> list[str]:
     """Return the objects of the checkpoint that a lane starts from: its manifest and its components.
 
-    That is the newest that can be read whole of those it may resume from; without any, that of its parent.
-
-    Raises StoreUnreachable when the store gives no answer.
+    That is the newest complete one that it may resume from, else its parent's. Raises StoreUnreachable if the store
+    does not answer.
     """
     for key in [str(key) for key in lane.get("restore") or [lane.get("parent") or ""] if key]:
         try:
@@ -120,10 +119,10 @@ def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict
 
 
 def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
-    """Return the launch document without the restore candidates behind those in ``attached``, which are not needed.
+    """Return the launch document without the restore candidates after those in ``attached``, which are not needed.
 
-    Those before stay. The session will not find them, and says so like of any damaged one; and one to which none could
-    be given does not start from scratch.
+    Those before stay: the session does not find them and reports them like damaged ones. If none could be attached, the
+    session fails instead of starting from scratch.
     """
     lanes = launch.get("lanes")
     if not isinstance(lanes, list):

@@ -1,8 +1,8 @@
-"""Pack a launch: its code, data and checkpoints as datasets, and the source that knows them by name and digest.
+"""Pack a launch: its code, data and checkpoints as datasets, and a kernel source that names them with their digests.
 
-What a kernel is given are archives in private datasets. A dataset's slug is made of the digest of its one file, so a
-repeated or interrupted upload ends in the same dataset. A deleted slug must not come back (later pushes were seen to
-fail), so each digest counts its generations.
+A kernel's inputs are archives in private datasets. The slug of a dataset contains the digest of its one file, so a
+repeated or interrupted upload results in the same dataset. A deleted slug must not be reused (later pushes were seen to
+fail), so each digest has a generation number.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _Result = TypeVar("_Result")
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
-_USED_UP = "gone-"  # a note of a name that is used up: Kaggle need not tell a deleted dataset from one that never was
+_USED_UP = "gone-"  # the record of a used-up name: Kaggle may report a deleted dataset like one that never existed
 _SECRETS = "secret"
 _STRANGE_SECRETS_SECONDS = 86_400
-_AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
+_AGAIN_SECONDS = 120  # scheduled: when to ask again for an unfinished upload
 
 
-# Slow work that outlasts the patience of the caller; of each name at most one at a time.
+# Slow work that may exceed the caller's timeout; at most one task per name at a time.
 class TaskUnfinished(Exception):
-    """The task goes on; ``progress`` says how far it has come. Ask again later."""
+    """The task goes on; ``progress`` is its progress as a text. Call again later."""
 
     def __init__(self, progress: str) -> None:
         super().__init__(progress)
@@ -62,17 +62,17 @@ class TaskUnfinished(Exception):
 
 
 class BackgroundTasks(Generic[_Result]):
-    """The tasks of one adapter, which any thread may ask for. What they do must be safe to cut short and repeat."""
+    """The background tasks of one adapter, for any thread. Their work must be safe to interrupt and repeat."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Future[_Result], deque[str]]] = {}
         self._turn = threading.Lock()
 
     def run(self, name: str, work: Callable[[Callable[[str], None]], _Result], patience_seconds: float) -> _Result:
-        """Return what ``work`` returns, or raise what it raises, once it is over; joins an task of that name.
+        """Return what ``work`` returns, or raise what it raises, once it finishes; joins a running task of that name.
 
-        ``work`` is handed a function that it tells how far it has come. Raises TaskUnfinished when ``patience_seconds``
-        (real) pass before.
+        ``work`` gets a function that it calls with progress texts. Raises TaskUnfinished after ``patience_seconds``
+        (real).
         """
         with self._turn:
             if name not in self._running:
@@ -89,7 +89,7 @@ class BackgroundTasks(Generic[_Result]):
 
 @dataclass(frozen=True, slots=True)
 class AttachedInput:
-    """One attached file: its name and digest, the dataset that holds it, and where it is unpacked."""
+    """One attached file: its name and digest, its dataset, and where it is unpacked."""
 
     dataset: str
     name: str
@@ -105,13 +105,13 @@ class AttachedInput:
 class _Note:
     used_at: int
     sha256: str = ""
-    key: str = ""  # of the launch whose secrets it holds
+    key: str = ""  # of the launch whose secrets it contains
 
 
 class Inputs:
-    """The datasets of one account. ``folder`` keeps when each was last used (scheduled UTC seconds).
+    """The datasets of one account. ``folder`` records when each was last used (scheduled UTC seconds).
 
-    ``ready_seconds`` is the patience with Kaggle's processing, ``call_seconds`` with one silent connection.
+    ``ready_seconds`` is the timeout of Kaggle's processing, ``call_seconds`` that of one silent connection.
     """
 
     def __init__(self, client: KaggleClient, folder: Path, prefix: str, ready_seconds: int, call_seconds: int) -> None:
@@ -124,9 +124,9 @@ class Inputs:
         folder.mkdir(parents=True, exist_ok=True)
 
     def give_archive(self, archive: Path, kind: str, now: int, until: float) -> AttachedInput:
-        """Make sure that a READY dataset holds a small file of ours, which may be gone when this returns.
+        """Ensure that a READY dataset contains a small file of ours, which may be deleted after this call.
 
-        ``until`` (real, of the stopwatch) is how long to wait; the upload goes on beyond it. Raises Refused,
+        ``until`` (real, of the stopwatch) is how long to wait; the upload goes on after that. Raises Refused,
         Unreachable, Denied, OSError.
         """
         data = archive.read_bytes()
@@ -137,7 +137,7 @@ class Inputs:
     def give_objects(
         self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float, into: str = "store"
     ) -> AttachedInput:
-        """Give objects of a store, none of which ever changes; the kernel finds them under the same keys in its own.
+        """Upload immutable objects of a store; the kernel finds them under the same keys in its own store.
 
         ``into`` is ``store``, or ``trees`` for what is only read and may be large.
         """
@@ -145,11 +145,11 @@ class Inputs:
         return self._give(kind, into, identity, lambda path: pack_objects(store, keys, path), now, until)
 
     def sign(self, key: str) -> str:
-        """Return the slug of the dataset whose being there asks the session of a launch to save and leave."""
+        """Return the slug of the dataset whose existence asks the session of a launch to save and exit."""
         return f"{self._prefix}-stop-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
 
     def give_sign(self, key: str, now: int) -> None:
-        """Put up the sign for a session; may be repeated. Raises Refused, Unreachable, Denied, OSError."""
+        """Create that dataset for a session. Idempotent. Raises Refused, Unreachable, Denied, OSError."""
         slug = self.sign(key)
         self._note(slug, {"used_at": now})
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
@@ -158,11 +158,11 @@ class Inputs:
             self._send(file, file.name, slug, lambda _progress: None)
 
     def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[AttachedInput, bytes]:
-        """Make the dataset that holds the secrets of one launch, for :meth:`take_back` to delete when it is over.
+        """Create the dataset with the secrets of one launch, which :meth:`take_back` deletes after its end.
 
-        It is noted before it is made. What it holds is worth nothing without the random bytes that are returned, which
-        are for the kernel's source: whatever Kaggle keeps of a deleted dataset, one of the two is not enough. Raises
-        Refused, Unreachable, Denied, OSError.
+        It is recorded before it is created. Its content is encrypted with the random bytes that are returned, for the
+        kernel's source: whatever Kaggle keeps of a deleted dataset is useless without the source. Raises Refused,
+        Unreachable, Denied, OSError.
         """
         slug = f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
         self._note(slug, {"used_at": now, "key": key})
@@ -178,7 +178,7 @@ class Inputs:
             return AttachedInput(slug, file.name, digest, "secrets"), pad
 
     def take_back(self, is_over: Callable[[str], bool]) -> None:
-        """Delete the datasets with secrets of the launches that are over. Raises Unreachable, Denied, OSError."""
+        """Delete the datasets with the secrets of ended launches. Raises Unreachable, Denied, OSError."""
         for path in sorted(self._folder.glob(f"{self._prefix}-{_SECRETS}-*")):
             record = self._note_of(path.name)
             if record is not None and record.key and is_over(record.key):
@@ -186,11 +186,11 @@ class Inputs:
                 path.unlink()
 
     def full_name(self, slug: str) -> str:
-        """Return a dataset's name as others must write it. Raises Misconfigured, Unreachable."""
+        """Return a dataset's full name, with its owner. Raises Misconfigured, Unreachable."""
         return f"{self._client.owner()}/{slug}"
 
     def note_orphans(self, now: int) -> list[str]:
-        """Take over datasets of our naming that we have no note of; return their slugs. They age like the others."""
+        """Record datasets with our naming that have no record; return their slugs. They expire like the others."""
         kinds = f"code|data|ckpt|stop|{_SECRETS}"
         pattern = re.compile(rf"{re.escape(self._prefix)}-({kinds})-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
         orphans = [
@@ -203,15 +203,15 @@ class Inputs:
         return orphans
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
-        """Delete datasets that no session in ``in_use`` needs and that were last given ``keep_seconds`` ago.
+        """Delete datasets that no session in ``in_use`` needs and that were last used ``keep_seconds`` ago.
 
-        Secrets without a record of their session go after a day, when that session is over.
+        Secrets without a record of their session are deleted after a day, when that session is over.
         """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
             record = self._note_of(path.name)
             if record is None:
-                self._note(path.name, {"used_at": now})  # it ages from now on
+                self._note(path.name, {"used_at": now})  # its age counts from now on
             elif path.name not in kept and not record.key and now - record.used_at > _kept(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
                 self._note(f"{_USED_UP}{path.name}", {"used_at": now})
@@ -224,7 +224,7 @@ class Inputs:
     def _give(
         self, kind: str, into: str, identity: str, make: Callable[[Path], object], now: int, until: float
     ) -> AttachedInput:
-        """Give the file that ``make`` writes; of one ``identity`` it writes the same file each time."""
+        """Upload the file that ``make`` writes; for one ``identity`` it must write the same file each time."""
         task = f"{kind}-{identity}"
 
         def work(tell: Callable[[str], None]) -> tuple[str, str, str]:
@@ -241,7 +241,7 @@ class Inputs:
     def _prepare(
         self, kind: str, identity: str, make: Callable[[Path], object], now: int, tell: Callable[[str], None]
     ) -> tuple[str, str, str]:
-        """Return slug, name and digest of a READY dataset; what was made before is neither made nor sent again."""
+        """Return slug, name and digest of a READY dataset; files uploaded before are neither made nor sent again."""
         target = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
         record = self._note_of(target.name)
         sha256 = record.sha256 if record else ""
@@ -251,7 +251,7 @@ class Inputs:
                 tell("being packed")
                 sha256 = _pack(make, archive)
             self._note(target.name, {"sha256": sha256, "used_at": now})
-            name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack what it takes for an archive
+            name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack a file that looks like an archive
             stem = f"{self._prefix}-{kind}-{sha256[:_SLUG_DIGITS]}"
             for generation in range(_GENERATIONS_MAX):
                 slug = f"{stem}-{generation}"
@@ -274,7 +274,7 @@ class Inputs:
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
 
     def _send(self, archive: Path, name: str, slug: str, tell: Callable[[str], None]) -> bool:
-        """Upload a file and make a dataset of it; False: there is, or was, one of that name."""
+        """Upload a file and create a dataset of it; False: one of that name exists or existed."""
         size = archive.stat().st_size
 
         def advanced(sent: int) -> None:
@@ -289,7 +289,7 @@ class Inputs:
     def _wait_ready(
         self, slug: str, status: str | None, tell: Callable[[str], None], seconds: float | None = None
     ) -> None:
-        """Wait until a dataset can be attached; right after its creation Kaggle does not even admit to have it."""
+        """Wait until a dataset can be attached; right after its creation Kaggle reports that it does not exist."""
         most = self._ready_seconds if seconds is None else seconds
         patience, waited, pause = threading.Event(), 0.0, 0.05
         while status != "READY":
@@ -303,7 +303,7 @@ class Inputs:
             status = self._client.datasets.status(slug)
 
     def _note_of(self, name: str) -> _Note | None:
-        """Return a note; None when there is none, or it is damaged."""
+        """Return a record; None if there is none, or it is damaged."""
         with suppress(DamagedRecord):
             return read_record(self._folder, name, _Note)
         return None
@@ -321,16 +321,16 @@ def _pack(make: Callable[[Path], object], archive: Path) -> str:
     return sha256_file(archive)
 
 
-# The launch: its source, and what is attached.
-SOURCE_BYTES_MAX = 900_000  # 0.93 MB was seen to pass and 1.14 MB to fail, without a reason
+# The launch: its kernel source and its inputs.
+SOURCE_BYTES_MAX = 900_000  # 0.93 MB passed and 1.14 MB failed, without a reason
 
 _CALL, _PACKED_CALL, _CALL_END = "main(json.loads(", "main(unpacked(", "))"
 
 
 # The source: the bootstrap program and its order in one text, small enough for Kaggle, and provably ours. An order with
-# the signed addresses of thousands of objects is written packed: their common parts cost nothing then.
+# the signed addresses of thousands of objects is compressed, which removes most of its size.
 def build_source(key: str, order: Mapping[str, Any]) -> str:
-    """Return the text to push for the launch ``key``. Raises Refused when the launch document is too large."""
+    """Return the source for the launch ``key``. Raises Refused if the launch document is too large."""
     program = Path(bootstrap.__file__).read_text(encoding="utf-8")
     document = json.dumps(order, ensure_ascii=True)
     text = f"{_first_line(key)}\n{program}\n\n{_CALL}{document!r}{_CALL_END}\n"
@@ -349,7 +349,7 @@ def is_source_of(key: str, source: str) -> bool:
 
 
 def order_of(source: str) -> Mapping[str, Any]:
-    """Return the order that a source of ours was built with. Raises ValueError when it was cut or changed."""
+    """Return the order in a source of ours. Raises ValueError if it was cut or changed."""
     call = source.rstrip().rpartition("\n")[2]
     opening = next((opening for opening in (_CALL, _PACKED_CALL) if call.startswith(opening)), None)
     if opening is None or not call.endswith(_CALL_END):
@@ -370,9 +370,9 @@ def _first_line(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What to push: the source, the slugs of our datasets to attach, and what of others' is attached.
+    """The content of a push: the source, the slugs of our datasets, and the datasets and models of others.
 
-    ``relays``: the session cannot reach the artifact store; what it needs goes with it, what it leaves is fetched.
+    ``relays``: the session cannot reach the artifact store; its inputs are attached, its output is downloaded.
     """
 
     source: str
@@ -384,7 +384,7 @@ class Packed:
 def pack(
     request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: KaggleSettings, now: int, until: float
 ) -> Packed:
-    """Make sure that everything the session needs is on Kaggle, waiting ``until`` (stopwatch), and write its source.
+    """Ensure that all inputs of the session are on Kaggle, waiting ``until`` (stopwatch), and return the push.
 
     Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
     """
@@ -400,9 +400,9 @@ def pack(
         lanes = launch.get("lanes", [])
         objects, attached = _give_store(_opened(store, context), lanes, inputs, now, until)
         launch = given_launch(launch, attached)
-        launch.pop("store")  # its own folder is the session's store; addresses that were signed for it stay here
-        # The store is out of its reach, so the session looks for a dataset in place of the stop flag, if it can look
-        # for one at all: it tries with one that is there.
+        launch.pop("store")  # its own folder is the session's store; signed addresses stay here
+        # The store is out of its reach, so the session polls for a dataset instead of the stop flag. Whether it can see
+        # new datasets, it tests with one that exists.
         ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(mounts[0].dataset)}
         mounts += objects
     mounted = _mounted(store, launch.get("lanes", []), context)
@@ -410,7 +410,7 @@ def pack(
     names = sorted({name for lane in launch.get("lanes", ()) for name in lane.get("secrets") or ()})
     if names and settings.secrets == "account":
         order["secrets"] = {"names": names}
-    elif request.secrets:  # last of all, so that they are there for as short as may be
+    elif request.secrets:  # last, so that they exist as short as possible
         sealed, pad = inputs.give_secrets(request.key, request.secrets, now, until)
         mounts.append(sealed)
         order["secrets"] = {**sealed.order(), "pad": pad.hex()}
@@ -421,7 +421,7 @@ def pack(
 def _give_store(
     store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
 ) -> tuple[list[AttachedInput], set[str]]:
-    """Hand over each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""
+    """Upload each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""
     attached: set[str] = set()
     trees = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
     mounts = [
@@ -437,7 +437,7 @@ def _give_store(
 
 
 def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: PlatformContext) -> tuple[str, ...]:
-    """Return what Kaggle has itself of the lanes' inputs, as the listings in the artifact store name it.
+    """Return the lanes' inputs that Kaggle itself stores, as named by the listings in the artifact store.
 
     Raises Refused for a damaged listing, and what opening and reading the store raise.
     """

@@ -1,6 +1,6 @@
-"""Observer: what Kaggle shows of each launch, held against our records, and what is final written down.
+"""Observe each launch on Kaggle, compare it with our records, and record its end.
 
-Also kernels of ours that run without a record, recognised by their own source.
+Also find kernels of ours without a record, which are recognised by their source.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.kernel.packing import is_source_of, order_of
 from platforms.record_file import read_record
 
-# What must be remembered of each launch: one file for each key, replaced whole.
+# Records of launches: one file for each key, replaced atomically.
 #
-# A record is written before the kernel is pushed, so that a launch whose answer never came is looked for by its slug
-# and never pushed a second time: Kaggle would start a second session beside the first.
+# A record is written before the kernel is pushed, so that a launch whose response was lost is looked up by its slug and
+# never pushed again: Kaggle would start a second session beside the first.
 _LOCK_PATIENCE_SECONDS = 300.0
 
 
@@ -39,13 +39,13 @@ class Record:
 
     ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
     ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
-    ``queued_at`` is when it was last seen to wait, and ``started`` the earliest that it can have begun after that.
-    ``over_at`` is when it was first seen to be over, ``asked_at`` when it was first asked to leave, ``cancelled_at``
-    when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is how
-    long Kaggle was asked to let it run, ``overran_at`` when it was last seen to run for longer. ``told`` is False when
-    ``ended`` is the latest that the end can have been, ``taken`` True when it was ended from outside, and not by us.
-    ``jobs`` and ``relays`` say what to bring home. ``collected`` is true when no more is wanted.
-    ``slug`` is the kernel's name, ``datasets`` those of its inputs.
+    ``queued_at`` is when it was last seen in the queue, and ``started`` the earliest possible start after that.
+    ``over_at`` is when it was first seen to have ended, ``asked_at`` when it was first asked to exit, ``cancelled_at``
+    when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is its
+    time limit on Kaggle, ``overran_at`` when it was last seen to run for longer. ``told`` is False if ``ended`` is the
+    latest possible end, ``taken`` True if it was ended from outside, and not by us. ``jobs`` and ``relays`` say what to
+    import. ``collected`` is true when no more is wanted. ``slug`` is the kernel's name, ``datasets`` those of its
+    inputs.
     """
 
     key: str
@@ -78,7 +78,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class SessionWords:
-    """What a session has said of itself: its id, if it can be asked to save, when it began. None: nothing yet."""
+    """A session's own report: its ID, whether it can be asked to save, when it began. None: not yet reported."""
 
     session_id: int | None = None
     hears: bool | None = None
@@ -97,40 +97,40 @@ class LaunchRecords:
         return sorted(path.name.removesuffix(".json") for path in self._root.glob("*.json"))
 
     def read(self, key: str) -> Record | None:
-        """Return a record. Raises OSError, DamagedRecord; the root must be there."""
+        """Read a record. Raises OSError, DamagedRecord; the root must exist."""
         self._root.stat()  # an unmounted disk must not look like an empty one
         return read_record(self._root, f"{key}.json", Record)
 
     def write(self, record: Record) -> Record:
-        """Write a record so that a crash leaves the old one or the new one."""
+        """Write a record atomically, and return it."""
         write_whole(self._root / f"{record.key}.json", json.dumps(asdict(record)), sync=True)
         return record
 
     def drop(self, key: str) -> None:
-        """Forget a launch, its log and what it said."""
+        """Remove a launch's record, log and report."""
         for kind in ("log", "live", "said", "tail", "lock", "json"):
             (self._root / f"{key}.{kind}").unlink(missing_ok=True)
 
     def path(self, key: str, kind: str) -> Path:
-        """Return where output is kept: the ``log`` of an ended session, what is streamed of a ``live`` one."""
+        """Return the path of its output: the ``log`` of an ended session, the stream of a ``live`` one."""
         return self._root / f"{key}.{kind}"
 
     def words(self, key: str) -> SessionWords:
-        """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
+        """Return what a session has reported so far. Raises OSError, DamagedRecord."""
         return read_record(self._root, f"{key}.said", SessionWords) or SessionWords()
 
     def note_words(self, key: str, report: SessionWords) -> None:
-        """Write down what a session has said of itself; its log is the only source of that."""
+        """Record what a session reported; its log is the only source of that."""
         write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 
     @contextmanager
     def tail_held(self, key: str) -> Iterator[bool]:
-        """Hold the right to read a session's stream, at once; False: somebody else reads it."""
+        """Take the right to read a session's stream, without waiting; False: another reader has it."""
         with (self._root / f"{key}.tail").open("ab") as handle:
             yield take_at_once(handle)
 
     def is_held(self, key: str) -> bool:
-        """Return whether somebody holds a key just now."""
+        """Return whether a key is locked at this moment."""
         try:
             with (self._root / f"{key}.lock").open("rb") as handle:
                 return not take_at_once(handle)
@@ -139,16 +139,16 @@ class LaunchRecords:
 
     @contextmanager
     def held(self, key: str) -> Iterator[None]:
-        """Hold a key against other threads and daemons. Raises TimeoutError when somebody else keeps it."""
+        """Lock a key against other threads and daemons. Raises TimeoutError if it stays locked."""
         with (self._root / f"{key}.lock").open("ab") as handle:
             take(handle, _LOCK_PATIENCE_SECONDS)
             yield
 
 
-# A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
+# A session's output: streamed into a file while it runs, replaced by the complete log when it has ended.
 #
-# A stream starts over with every connection, so a reader skips as much output as the file holds already: the position
-# is never lost and nothing is reported twice.
+# A stream starts over with every connection, so a reader skips the output that the file contains already: the position
+# is never lost and nothing is written twice.
 _MARK = "##uff-scheduler##"
 _END = "END_OF_LOG"
 _LINE_CHARACTERS_MAX = 1 << 20
@@ -156,18 +156,19 @@ _SECONDS_MAX = 1e11
 _KEPT_BYTES = 8 << 20
 _STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content
 _NOTICE = b"\n[output beyond %d bytes is dropped]\n"
-# Real seconds. Kaggle's balancer cuts idle streams after about two minutes, so a longer silence is a dead connection.
+# Real seconds. Kaggle's balancer closes idle streams after about two minutes, so a longer silence means a dead
+# connection.
 _SILENCE_SECONDS = 180.0
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX, _THROTTLED_SECONDS = 2.0, 60.0, 300.0
 
 
-# Kaggle's logs: JSON objects in an array when a session is over, as server-sent events while it runs.
+# Kaggle's logs: a JSON array of objects for an ended session, server-sent events for a running one.
 @dataclass(slots=True)
 class SessionLog:
-    """The payload's own output, freed of our marked lines and of what Kaggle adds after the end.
+    """The payload's own output, without our marked lines and the output that Kaggle appends.
 
-    ``session_id`` and ``hears`` are what the kernel reported of itself. ``began`` is when it started by its own clock
-    (scheduled UTC seconds), ``ended_after`` the seconds from then to its last word. None: it did not tell.
+    ``session_id`` and ``hears`` are what the kernel reported. ``began`` is its start by its own clock (scheduled UTC
+    seconds), ``ended_after`` the seconds from then to its last line. None: not reported.
     """
 
     session_id: int | None = None
@@ -178,7 +179,7 @@ class SessionLog:
     _partial: dict[str, str] = field(default_factory=dict)
 
     def feed(self, entries: Iterable[Any]) -> Iterator[bytes]:
-        """Take in log entries, oldest first; yield the payload's output."""
+        """Process log entries, oldest first; yield the payload's output."""
         for entry in entries:
             if not isinstance(entry, dict) or not isinstance(entry.get("data"), str):
                 continue
@@ -194,14 +195,14 @@ class SessionLog:
                 yield from self._line(line, time)
 
     def rest(self) -> Iterator[bytes]:
-        """Yield the beginnings of lines that were never ended."""
+        """Yield the last lines of the streams, which lack a newline."""
         for stream in sorted(self._partial):
             if not self._over and not self._partial[stream].startswith(_MARK):
                 yield self._partial[stream].encode()
 
     def _line(self, line: str, time: Any) -> Iterator[bytes]:
         if self._over:
-            return  # nbconvert's words
+            return  # of nbconvert
         if not line.startswith(_MARK):
             yield f"{line}\n".encode()
             return
@@ -225,14 +226,14 @@ class SessionLog:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a number of seconds that can be one; None for whatever else came."""
+    """Return a valid number of seconds; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _SECONDS_MAX:
         return None
     return float(value)
 
 
 def entries_of(text: str | bytes) -> list[Any]:
-    """Return the entries of a finished log; of one that was cut, the complete ones; none if it is not JSON."""
+    """Return the entries of a finished log; of a truncated one, the complete ones; none if it is not JSON."""
     try:
         entries = read_json(text or "[]")
     except ValueError:
@@ -241,20 +242,20 @@ def entries_of(text: str | bytes) -> list[Any]:
 
 
 def _salvaged(text: str) -> Iterator[Any]:
-    """Yield what can be read of a broken array: Kaggle begins a line with each entry."""
+    """Yield the readable entries of a broken array: Kaggle begins a line with each entry."""
     for line in text.splitlines():
         with suppress(ValueError):
             yield read_json(line.strip().strip("[],"))
 
 
 def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
-    """Yield groups of entries from a log stream of either kind; ends with the log, or when the stream does."""
+    """Yield groups of entries from a log stream of either kind; ends with the log, or with the stream."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = ""
     for kind, piece in stream:
         text += decoder.decode(piece)
         if "event-stream" not in kind:
-            continue  # an array is read when it is whole
+            continue  # an array is parsed when it is complete
         *lines, text = text.split("\n")
         events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
         if _END in events:
@@ -266,7 +267,7 @@ def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
 
 @dataclass(slots=True)
 class _TailReader:
-    """The reader of one session: its thread, and when to begin again after a failure (real, of the stopwatch)."""
+    """The reader of one session: its thread, and when to retry after a failure (real, of the stopwatch)."""
 
     thread: threading.Thread
     pause_seconds: float = 0.0
@@ -274,7 +275,7 @@ class _TailReader:
 
 
 class Tail:
-    """Reads output. A running session that says nothing for ``idle_seconds`` (real) is taken to have said all."""
+    """Reads output. The output of a running session that is silent for ``idle_seconds`` (real) counts as complete."""
 
     def __init__(self, client: KaggleClient, records: LaunchRecords, idle_seconds: float) -> None:
         self._client = client
@@ -284,9 +285,9 @@ class Tail:
         self._turn = threading.Lock()
 
     def follow(self, record: Record) -> None:
-        """See to it that a thread reads the stream of a running session; returns at once, and may be repeated.
+        """Ensure that a thread reads the stream of a running session; returns at once. Idempotent.
 
-        After a failure it begins again with a later call, longer later each time.
+        After a failure a later call retries, with increasing pauses.
         """
         with self._turn:
             reading = self._readings.get(record.key)
@@ -303,29 +304,29 @@ class Tail:
             self.catch_up(record)
             self.follow(record)
         elif not path.exists():
-            self.keep(record)  # it was not published yet when the end was seen
+            self.keep(record)  # it was not published yet when the end was observed
         if not path.exists():
-            path = self._records.path(record.key, "live")  # all there is, also of a session whose log was lost
+            path = self._records.path(record.key, "live")  # all there is, also if the session's log was lost
         yield from read_part(path.parent, path.name, offset, limit_bytes)
 
     def keep(self, record: Record) -> SessionLog | None:
-        """Save the output of a session that is over; return what its log told, None when there is none any more."""
+        """Save the output of an ended session; return what its log reported, None if there is none any more."""
         try:
             output = self._client.output(record.slug, "")
         except Denied:
-            return SessionLog()  # it does not fit into an answer: what was streamed must do
+            return SessionLog()  # too large for a response: use the streamed output
         if output is None:
             return None
         log = SessionLog()
         entries = entries_of(output.log)
         if not entries:
-            return log  # nothing, or not published yet
+            return log  # empty, or not published yet
         fresh = self._records.path(record.key, "log").with_suffix(".log.new")
         with fresh.open("wb") as sink:
             if _pour(log, [entries], sink, 0):
                 sink.writelines(log.rest())
         live = self._records.path(record.key, "live")
-        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the whole log was cut
+        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the complete log was truncated
             fresh.unlink()
             live.replace(self._records.path(record.key, "log"))
         else:
@@ -334,9 +335,9 @@ class Tail:
         return log
 
     def catch_up(self, record: Record) -> None:
-        """Read what there is of a running session's output, unless somebody reads it anyway. Raises Unreachable.
+        """Read the available output of a running session, unless another reader does. Raises Unreachable.
 
-        A reader that rests after a failure is not hurried: Kaggle answers eager ones with 429.
+        A reader that pauses after a failure is not hurried: Kaggle answers frequent requests with 429.
         """
         with self._turn:
             reading = self._readings.get(record.key)
@@ -347,7 +348,7 @@ class Tail:
                 self._pull(record, self._idle_seconds)
 
     def _read(self, record: Record) -> None:
-        """Live as the reader of one session, until its stream ends, falls silent, or fails."""
+        """Run as the reader of one session, until its stream ends, falls silent, or fails."""
         with self._records.tail_held(record.key) as mine:
             if not mine:
                 return
@@ -382,7 +383,7 @@ class Tail:
 
 
 def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, skip: int) -> bool:
-    """Write output to ``sink``, without its first ``skip`` bytes, which are there; False: it was more than is kept."""
+    """Write output to ``sink`` without the first ``skip`` bytes, which it has already; False: the limit was reached."""
     written = 0
     for entries in groups:
         for piece in log.feed(entries):
@@ -396,18 +397,17 @@ def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, s
     return True
 
 
-# What Kaggle shows of each launch, held against our records.
-# How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
+# Observation of launches.
 _MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
-_LOG_SECONDS = 3_600  # how long the log of a session that is over is asked for
+_LOG_SECONDS = 3_600  # how long to ask for the log of an ended session
 DELETED = "deleted"  # by us or by a person: the detail of such a session
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
-_LOOK_BACK_SECONDS = 13 * 3_600  # no session lasts longer
+_LOOK_BACK_SECONDS = 13 * 3_600  # no session runs longer
 _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL_REQUESTED": SessionState.RUNNING}
 
 
 class Observer:
-    """Looks at the sessions of one account, on a clock that runs ``scale`` times faster than real time."""
+    """Observes the sessions of one account, on a clock that runs ``scale`` times faster than real time."""
 
     def __init__(self, client: KaggleClient, records: LaunchRecords, tail: Tail, scale: float) -> None:
         self._client = client
@@ -442,7 +442,7 @@ class Observer:
         return self._records.write(record)
 
     def look(self, record: Record, now: int) -> Observed | None:
-        """Return a launch as it stands, writing down what is final; None: Kaggle does not show it (yet)."""
+        """Return a launch's state and record what is final; None: Kaggle does not list it (yet)."""
         if record.state == "void":
             return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
         if record.state == "ended":
@@ -468,7 +468,7 @@ class Observer:
         return self.observed(record, SessionState.QUEUED)
 
     def observed(self, record: Record, state: SessionState) -> Observed:
-        """Return a record as the port tells it."""
+        """Return a record as an observed session."""
         remote_id, stop_channel = f"{record.slug}/v1", self.stop_channel(record)
         match state:
             case SessionState.RUNNING:
@@ -482,19 +482,20 @@ class Observer:
                     taken=record.taken,
                 )  # fmt: skip
             case _:
-                waits = InQueue("Kaggle has no machine for it yet")  # it says no reason
+                waits = InQueue("Kaggle has no machine for it yet")  # Kaggle reports no reason
                 return Observed(record.key, state, remote_id, detail="queued", stop_channel=stop_channel, waits=waits)
 
     def stop_channel(self, record: Record) -> StopChannel:
-        """Return how a session can be asked to save: what cannot see the artifact store must have said that it can."""
+        """Return how a session can be asked to save; one without access to the store must have reported that it can."""
         if not record.relays:
             return StopChannel.STORE
         return StopChannel.PLATFORM if self._records.words(record.key).hears else StopChannel.NONE
 
     def _look_for_missing(self, record: Record, now: int) -> Observed | None:
-        """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag.
+        """Decide about a missing kernel: if two sources lack it, it was never pushed, or is deleted.
 
-        One that ran, and that we did not delete, must be missed again after a while.
+        Two, because Kaggle may deny access for a moment, and its lists may lag. A kernel that ran, and that we did not
+        delete, must be missing again after a while.
         """
         self._client.gpu_week()
         if self._client.last_run(record.slug) is not None:
@@ -514,20 +515,20 @@ class Observer:
         return self._close(record.having(taken=preempted), DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
-        """Return the earliest that a running session can have begun, which is what it is charged from until it ends.
+        """Return the earliest possible start of a running session, from which it is charged until it ends.
 
-        Whether Kaggle's ``lastRunTime`` of what runs is the push or the start is not documented: no session begins
-        before either, nor while it was still seen to wait.
+        Kaggle does not document whether ``lastRunTime`` of a running session is its push or its start. No session
+        begins before either, nor while it was still seen in the queue.
         """
         started = self._client.last_run(record.slug)
         return max(record.intended_at, min(now, max(int(started or 0), record.queued_at or 0)))
 
     def _close(self, record: Record, detail: str, now: int) -> Observed:
-        """Write down the end of a session, whose own word on when it began comes first.
+        """Record the end of a session; its own report of its start has priority.
 
-        Kaggle's ``lastRunTime`` is not asked for: of what is over it may be the end. Without the session's own word,
-        time counts until this look, but for no longer than Kaggle was asked to let it run, unless it was seen to run
-        on: the last look may be hours ago.
+        Kaggle's ``lastRunTime`` is not used: for an ended session it may be the end. Without the session's own report,
+        time counts until this observation, but at most its time limit on Kaggle, unless it was seen to overrun it: the
+        last observation may be hours ago.
         """
         if record.over_at is None:
             record = self._records.write(record.having(over_at=now))
@@ -559,12 +560,12 @@ class Observer:
 def find_orphans(client: KaggleClient, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:
     """Return live sessions of kernels that we pushed for keys that ``keys`` does not name. Raises Unreachable.
 
-    Only what may still run is looked at, and only the first line of a kernel's source proves that it is ours.
+    Only kernels that may still run are examined, and only the first line of a kernel's source proves that it is ours.
     """
     result = []
     for slug, began in client.kernels():
         if began and began < now - _LOOK_BACK_SECONDS:
-            break  # the list goes from the newest run on
+            break  # the list is sorted by the time of the last run, newest first
         key = slug.removeprefix(slug_prefix)
         if key in keys or not slug.startswith(slug_prefix):
             continue
