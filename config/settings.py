@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, SecretStr, model_validator
@@ -24,9 +24,11 @@ from jobs.corpus.options import CorpusRule
 from jobs.duration import parse_instant
 from jobs.nouns.pool import Pool, declared
 from jobs.nouns.values import (
+    NUMBER,
     After,
     BadValue,
     Before,
+    Bounds,
     Line,
     PositiveInt,
     PositiveSeconds,
@@ -335,6 +337,32 @@ class ExportSettings(Section):
     wandb: Path | None = None
 
 
+class AgentSettings(Section):
+    """How many device hours the jobs of coding agents may use; above that, a person is asked.
+
+    ``hours_without_asking`` is for one change, ``hours_per_day`` for all that agents add on a UTC day. Without both,
+    agents have no limits.
+    """
+
+    hours_without_asking: Annotated[float, Bounds(ge=0, le=100_000), NUMBER] | None = None
+    hours_per_day: Annotated[float, Bounds(ge=0, le=100_000), NUMBER] | None = None
+
+    @property
+    def limits(self) -> AgentLimits | None:
+        """The limits in whole seconds; one that is not set is 1 h for a change, or 4 h for a day."""
+        change, day = self.hours_without_asking, self.hours_per_day
+        if change is None and day is None:
+            return None
+        return AgentLimits(round(3_600 * (1 if change is None else change)), round(3_600 * (4 if day is None else day)))
+
+
+class AgentLimits(NamedTuple):
+    """How many device seconds agents may use without asking, for one change and on a UTC day."""
+
+    change_seconds: int
+    day_seconds: int
+
+
 class LoggingSettings(Section):
     """How the daemon talks."""
 
@@ -363,6 +391,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
     targets: tuple[TargetSettings, ...]
     rules: tuple[RuleSettings, ...]
     webhooks: tuple[WebhookSettings, ...]
+    agents: AgentSettings = AgentSettings()
 
     _layers: Layers = PrivateAttr(default_factory=Layers)
 

@@ -224,6 +224,8 @@ class Definition:
         halving, target = values["halving"], values["target_step"]
         if halving is None:
             return
+        if values["budget_seconds"] is not None:
+            self._wrong("budget", None, "the sweep has a budget, which is halving.budget", "remove this one")
         if not values["sweep"] or values["whole"] or values["stop"] or values["evaluation"]:
             why = "a candidate is a job of a sweep that saves checkpoints, without stop and evaluation"
             self._wrong("halving", None, why, "add sweep, or remove what contradicts it")

@@ -410,6 +410,12 @@ class JobSpec:
     secrets: Annotated[  # names of variables; the values are the daemon's or the platform's to give
         tuple[str, ...], keys.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
     ] = ()
+    budget_seconds: Annotated[  # None: whatever its quotas leave
+        int | None,
+        span(60, 10 * 365 * 86_400),
+        Option("Device hours that it may use, or all jobs of a --halving sweep, such as 12h.", "--budget", "TIME"),
+    ] = None
+    agent: str = ""  # who added it, if that was a coding agent
     halving: Halving | None = None  # None: it trains to its target step whatever others of its sweep come to
     sweep: Annotated[str, keys.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
     expects: Annotated[str, keys.CYCLE] = ""  # when the next generation comes; empty: learned from the queue

@@ -141,9 +141,9 @@ def devices_here(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of the files of a folder that a job would get, without certificates. Raises CodeError."""
+    """Return a digest of the files of a folder that a job would get. Raises CodeError."""
     digest = hashlib.sha256()
-    for name in sorted(name for name in names(Code(str(folder))) if not name.endswith(_FILE_ENDS)):
+    for name in sorted(names(Code(str(folder)))):
         kind, data = read(folder, os.fsencode(name), CODE_LIMITS.bytes) or ("", b"")
         digest.update(json.dumps([name, kind, hashlib.sha256(data).hexdigest()]).encode())
     return digest.hexdigest()

@@ -76,8 +76,8 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
             findings.append(ResumeFinding("damaged_save", f"{run.damaged()[0]} has no meta.json of its step"))
         if strike.deed == "SIGUSR1":
             level, more = ("", []) if findings else _continued(run, strike, plan, None)
-        elif findings and since is None:
-            level, more = "", []
+        elif since == script.target_step or (findings and since is None):
+            level, more = "", []  # nothing is left to train, or nothing is there to resume from
         else:
             level, more = _resumed(script, strike, plan, since, newest)
     finally:

@@ -249,6 +249,7 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
 # Patterns may come from untrusted folders: the time of a match is at most proportional to the product of both lengths,
 # and all matches of one package share a deadline.
 NAME = ".schedignore"
+_ALWAYS = ("*.certificate.json", "*.certificate.svg")  # a certificate is of the files, and none of them
 SECONDS_MAX = 60.0
 _TOKENS = re.compile(
     r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\[.*)|.", re.DOTALL
@@ -266,7 +267,7 @@ class Ignore:
     """The rules of one file. The last matching rule decides; everything in an ignored folder is ignored."""
 
     def __init__(self, text: str, folder: str) -> None:
-        self._rules = [rule for line in text.splitlines() if (rule := _rule(line)) is not None]
+        self._rules = [rule for line in (*_ALWAYS, *text.splitlines()) if (rule := _rule(line)) is not None]
         self._folder = folder
         self._until = stopwatch() + SECONDS_MAX
         self._folders: dict[str, bool] = {"": False}

@@ -5,7 +5,6 @@ Tools that change something exist only if they were enabled, and show a preview 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import secrets
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from scheduler.clock import stopwatch
-from scheduler.verbs.arguments import CommandFailed, checked
+from scheduler.verbs.arguments import checked
 from scheduler.verbs.log_tail import printable
+from scheduler.verbs.proposals import preview
 from scheduler.verbs.surface import Surface, Verb
 from scheduler.verbs.table import VERBS, ask, document
 
@@ -48,10 +48,6 @@ _PLAN_WEEK = (
     "Change nothing."
 )
 _CONFIRM, _CONTEXT = "confirm", "context"
-_SHOWN_BY = {"job": "queue.show", "run": "runs.show", "version": "models.show"}
-"""What shows the subject of a change, which is its first argument."""
-_OF_A_JOB = ("name", "state", "why", "done_step", "target_step", "weight")
-_DIFFERS = "Violations"  # what a dry run of models.sync fails with: its message is the preview
 _OURS = {"dry_run", "expect"}  # used by the preview and its token
 _ASKED_MAX = 4_000  # characters of a preview displayed to a person
 _ASKED_BETWEEN_CALLS = "2026-07-28"  # from this protocol version on a server may not ask during a call
@@ -89,35 +85,6 @@ class Tokens:
         """Use a token up and return its digest; None if it is for another change, used or expired."""
         until, key, contents = self._pending.pop(token, (0.0, "", ""))
         return contents if stopwatch() < until and key == _key(verb, args) else None
-
-
-def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> tuple[Any, str]:
-    """Return a preview of a change, or the present state of its subject, and the digest of what the change is about.
-
-    Raises what the verb raises.
-    """
-    name, subject = next(iter(args.items()), ("", ""))
-    if "dry_run" in verb.takes.model_fields:
-        try:
-            details = ask(surface, verb.name, {**args, "dry_run": True})
-        except CommandFailed as error:
-            if error.document.get("kind") != _DIFFERS:
-                raise
-            details = error.document
-        return details, details.get("fingerprint") or _digest(details)
-    if name not in _SHOWN_BY:
-        return args, ""
-    details = ask(surface, _SHOWN_BY[name], {name: subject})
-    if name != "job":
-        return details, ""
-    contents = _digest([details["created_at"], details["spec"]])  # another job may get the name of a removed one
-    if verb.name == "queue.priority":
-        return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}}), contents
-    return {key: details[key] for key in _OF_A_JOB} | {"command": details["spec"]["command"]}, contents
-
-
-def _digest(details: Any) -> str:
-    return hashlib.sha256(json.dumps(details, sort_keys=True).encode()).hexdigest()
 
 
 def _key(verb: str, args: dict[str, Any]) -> str:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "service": ("groups:service", "The daemon as a systemd service."),
     "web": ("groups:web", "The status page in a browser, its JSON API and metrics."),
     "port": ("web:port", "For programs: frames of JSON on standard input and output."),
+    "agents": ("groups:agents", "What coding agents propose: list, approve, reject."),
     "mcp": ("web:mcp", "For coding agents: the Model Context Protocol."),
     "daemon": ("daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
     "doctor": ("doctor:doctor", "Check the installation."),

@@ -32,7 +32,8 @@ class LedgerEntry:
     ``run`` is the run ID; only an ``adjust`` may have none (time that the platform reports and no run explains).
     ``price_microdollars_per_hour`` is the price at that time, zero where hours are free. ``evidence`` is the source of
     the figure, for people. ``devices`` are those of the run's first lane, read from the run, not stored here; on a pool
-    with device counts they are all devices of the session.
+    with device counts they are all devices of the session. ``agent`` is the agent that added the job of its first lane,
+    where entries are listed for people.
     """
 
     kind: EntryKind
@@ -45,6 +46,7 @@ class LedgerEntry:
     price_microdollars_per_hour: int = 0
     evidence: str = ""
     devices: int = 1
+    agent: str = ""
 
     def __post_init__(self) -> None:
         if self.end < self.start:

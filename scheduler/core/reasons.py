@@ -105,16 +105,26 @@ class ParentUnusable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent(Reason):
-    """The budget of the job's sweep, in device hours, leaves no useful session; what running sessions hold counts."""
+    """The budget of the job or its sweep, in device hours, leaves no useful session; what sessions hold counts."""
 
     code: ClassVar[str] = "budget"
     words: ClassVar[str] = (
-        "the budget of its sweep {0.sweep} leaves {0.left_hours:.2f} device hours, less than a session needs. To allow "
-        "more: schedctl queue edit {0.job} --set halving.budget=TIME"
+        "{0.whose} leaves {0.left_hours:.2f} device hours, less than a session needs. To allow more: schedctl queue "
+        "edit {0.job} --set {0.key}=TIME"
     )
     job: str
-    sweep: str
+    sweep: str  # "" for a budget of its own
     left_hours: float
+
+    @property
+    def whose(self) -> str:
+        """The budget."""
+        return f"the budget of its sweep {self.sweep}" if self.sweep else "its budget"
+
+    @property
+    def key(self) -> str:
+        """The key of the job that sets the budget."""
+        return "halving.budget" if self.sweep else "budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +420,7 @@ class Precondition(StrEnum):
     QUOTA_READING = "quota_reading", "the quota of the pool has not been read", True
     PARENT = "parent", "no checkpoint is left that it can start from"
     ROOM = "room", "the pool has less room than was planned"
-    BUDGET = "budget", "the budget of its sweep leaves less than a session needs"
+    BUDGET = "budget", "its budget, or that of its sweep, leaves less than a session needs"
     TIME = "time", "less than half of the planned session was left"
     CLEANING = "cleaning", "old checkpoints of it are being deleted", True
     REQUEST = "request", "a secret or the artifact store failed when the launch was prepared"

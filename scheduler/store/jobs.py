@@ -85,6 +85,10 @@ _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     jobs.c.spec.not_like('%"evaluation":null%'),
 )
 _CANDIDATES = select(jobs).where(jobs.c.spec.like('%"halving":{%')).order_by(jobs.c.name)
+_WITH_BUDGET = select(jobs).where(
+    jobs.c.spec.like('%"halving":{%')
+    | (jobs.c.spec.like('%"budget_seconds":%') & jobs.c.spec.not_like('%"budget_seconds":null%'))
+)
 _BY_AGE = select(jobs.c.name).where(jobs.c.removed_at.is_(None)).order_by(jobs.c.created_at, jobs.c.name)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
@@ -192,6 +196,11 @@ def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
         if record.spec.halving is not None:
             sweeps.setdefault(record.spec.sweep, []).append(record)
     return sweeps
+
+
+def with_budget(tx: Connection) -> list[JobRecord]:
+    """Return the jobs with a budget or a halved sweep; also those that were removed from the queue."""
+    return [_record(row) for row in tx.execute(_WITH_BUDGET)]
 
 
 def page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from jobs.nouns.window import DAY
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.run import Lane, Run, lane_seconds
 from scheduler.store import codec
-from scheduler.store.schema import lanes, ledger, runs
+from scheduler.store.schema import jobs, lanes, ledger, runs
 
 # The devices of a run's first lane: on pools whose sessions differ in their devices, it has all of them.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
@@ -32,6 +33,11 @@ _SESSIONS_OF_JOBS = select(
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
 _NEWEST = select(func.max(ledger.c.id))
 _AFTER = _ALL.where(ledger.c.id > bindparam("number"))
+_ADDED_BY_AGENTS = (
+    select(lanes.c.run, jobs.c.spec)
+    .join_from(lanes, jobs, jobs.c.name == lanes.c.job)
+    .where(lanes.c.run.in_(bindparam("runs", expanding=True)), lanes.c.lane == 0, jobs.c.spec.like('%"agent":"agent:%'))
+)
 _COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
 # A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
@@ -43,7 +49,7 @@ LOOK_BACK_SECONDS = 33 * DAY
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
     """Append entries. The database refuses a second spend or release of a run."""
-    key_columns = ("start", "end", "devices")
+    key_columns = ("start", "end", "devices", "agent")
     rows = [codec.row_of(entry, *key_columns, starts_at=entry.start, ends_at=entry.end) for entry in entries]
     if rows:
         tx.execute(insert(ledger), rows)
@@ -92,7 +98,7 @@ def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
     return [_entry(tuple(row)) for row in tx.execute(_OF_RUNS, {"runs": list(keys)})] if keys else []
 
 
-def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[str, int]:
+def device_seconds(tx: Connection, names: Collection[str], since: int) -> dict[str, int]:
     """Return by job the device seconds that its sessions were charged, for runs reserved from ``since`` on.
 
     For live sessions the hold counts. A lane has its session's seconds on each of its devices, until another lane
@@ -100,11 +106,11 @@ def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[st
     """
     sessions: dict[str, list[Lane]] = {}
     for run, index, job, attempt, devices, begun_at in tx.execute(
-        _SESSIONS_OF_JOBS, {"jobs": sorted(jobs), "since": since}
+        _SESSIONS_OF_JOBS, {"jobs": sorted(names), "since": since}
     ):
         lane = Lane(index, job, attempt, codec.devices(devices), None, begun_at=begun_at)
         sessions.setdefault(run, []).append(lane)
-    total = dict.fromkeys(jobs, 0)
+    total = dict.fromkeys(names, 0)
     for charges_of_pool in fold(of_runs(tx, sorted(sessions))).values():
         for charge in charges_of_pool:
             session = sessions.get(charge.run or "", ())
@@ -120,7 +126,10 @@ def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -
     wanted = [ledger.c.pool == pool] if pool is not None else []
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
-    return [_entry(tuple(row)) for row in rows], total
+    entries = [_entry(tuple(row)) for row in rows]
+    specs = {row.run: row.spec for row in tx.execute(_ADDED_BY_AGENTS, {"runs": [entry.run for entry in entries]})}
+    agents = {run: str(json.loads(spec)["agent"]) for run, spec in specs.items()}
+    return [replace(entry, agent=agents[entry.run]) if entry.run in agents else entry for entry in entries], total
 
 
 def newest_number(tx: Connection) -> int:

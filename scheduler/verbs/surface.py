@@ -13,6 +13,7 @@ from functools import cached_property
 from inspect import Parameter, signature
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, create_model
@@ -117,7 +118,8 @@ class Surface(Source):
     """The verbs of one database, with the rights of the user who started this process.
 
     ``who`` is written to the event log, ``where`` as the reason of a change without one. ``config`` is the settings
-    file for commands. ``tell`` converts an error to the document that ``--json`` prints.
+    file for commands, ``environment`` has further variables for them. ``tell`` converts an error to the document that
+    ``--json`` prints.
     """
 
     def __init__(
@@ -127,11 +129,12 @@ class Surface(Source):
         config: Path | None = None,
         tell: Callable[[BaseException], dict[str, Any]] = lambda error: {"message": str(error)},
         where: str = "by hand",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(app)
         self.who, self.tell, self.where = who, tell, where
         self.tails = LogTails(self)
-        self.commands = Processes(config)
+        self.commands = Processes(config, environment)
         self._answers: dict[str, tuple[float, bytes]] = {}
         self._changed = 0
         self._answering = Lock()
@@ -145,7 +148,7 @@ class Surface(Source):
         arguments = dict(checked(verb.takes, args))
         before = self._changed
         try:
-            result = verb.ask(self, arguments)
+            result = self.perform(verb, arguments)
         finally:
             if verb.changes:
                 with self._answering:
@@ -157,6 +160,10 @@ class Surface(Source):
                 if before == self._changed:
                     self._answers[verb.name] = (stopwatch() + verb.kept_seconds, body)
         return body
+
+    def perform(self, verb: Verb, arguments: Mapping[str, Any]) -> Any:
+        """Return the answer for validated arguments. Raises what the verb raises."""
+        return verb.ask(self, arguments)
 
     def text_of(self, value: Any, view: TypeAdapter[Any] = _ANYTHING) -> bytes:
         """Return views or plain values as JSON text, known secrets redacted."""
@@ -189,7 +196,8 @@ _PROGRAM = (
 class Processes:
     """The running commands, so that they can be ended with this process."""
 
-    def __init__(self, config: Path | None) -> None:
+    def __init__(self, config: Path | None, environment: Mapping[str, str]) -> None:
+        self._environment = environment
         self._options = ["--json", "--no-color", *(["--config", str(config.resolve())] if config else [])]
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
@@ -227,6 +235,7 @@ class Processes:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
+                env={**os.environ, **self._environment},
             )
             self._running.add(process)
         try:

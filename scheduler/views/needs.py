@@ -69,6 +69,7 @@ def needs(
         *_paused(tx),
         *_pools(tx, pools, now),
         *_conditions(tx, queue),
+        *_proposals(tx),
         *_versions(tx),
         *_deployments(tx),
         *_messages(tx, since),
@@ -215,6 +216,11 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
             if odd.subject in among:
                 why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
                 yield Need(what, odd.subject, why, remedy.format(odd.subject), odd.since)
+
+
+def _proposals(tx: Connection) -> Iterator[Need]:
+    for one in conditions.standing(tx, conditions.PROPOSED):
+        yield Need("agent asks", one.subject, one.why, f"schedctl agents approve {one.subject}", one.since)
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.code.git import CodeError
-from jobs.code.pack import Ignore, pack
+from jobs.code.pack import Ignore, names, pack
 from jobs.spec import Code
 
 Git = Callable[..., str]
@@ -138,3 +138,12 @@ def test_a_set_is_one_of_characters_and_ranges_and_of_nothing_else(pattern: str,
     rules = Ignore(pattern, "code")
     assert [letter for letter in fitting if not rules.leaves_out(letter)] == []
     assert [letter for letter in others if rules.leaves_out(letter)] == []
+
+
+def test_certificates_are_not_packed_with_the_files_that_they_are_of(folder: Path) -> None:
+    before = names(Code(str(folder)))
+    for end in ("json", "svg"):
+        (folder / f"train.py.certificate.{end}").write_text("1\n")
+    assert names(Code(str(folder))) == before
+    (folder / ".schedignore").write_text("!*.certificate.svg\n")
+    assert "train.py.certificate.svg" in names(Code(str(folder)))

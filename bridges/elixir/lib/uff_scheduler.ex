@@ -13,7 +13,7 @@ defmodule UffScheduler do
   them.
 
   Options: `name` (of the client, default `UffScheduler.Client`); `command` (a list, default `["schedctl"]`); `config`
-  (a settings file); `env` (more environment of the port); `positions` (a file, so that the BEAM may crash as well);
+  (a settings file); `agent` (a name: the limits for agents apply); `env` (more environment of the port); `positions` (a file, so that the BEAM may crash as well);
   `telemetry` (see `UffScheduler.Telemetry`); `children`.
   """
 
@@ -37,7 +37,7 @@ defmodule UffScheduler do
   @impl true
   def init(options) do
     client = options[:name] || UffScheduler.Client
-    wanted = options |> Keyword.take([:command, :config, :env, :telemetry]) |> Keyword.put(:name, client)
+    wanted = options |> Keyword.take([:command, :config, :agent, :env, :telemetry]) |> Keyword.put(:name, client)
 
     Supervisor.init(
       [

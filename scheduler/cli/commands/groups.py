@@ -123,5 +123,17 @@ _HANDOVER = {
     "submit": ("handover:submit", "Submit a session's result."),
     "release": ("handover:release", "Release a session: withdraw an offer, or give up a claim."),
 }
+_AGENTS = {
+    "list": (
+        "agents:list_",
+        "List what waits for a person, and the hours that agents reserved today.",
+    ),
+    "approve": (
+        "agents:approve",
+        "Make a change that an agent proposed, after a confirmation.",
+    ),
+    "reject": ("agents:reject", "Reject a change that an agent proposed."),
+}
+agents = group("What coding agents propose: list, approve, reject.", "list", _AGENTS)
 _OLD = {"take": "claim", "give": "submit", "drop": "release"}
 handover = group("Manual sessions, which a person starts: claim, submit, release.", "list", _HANDOVER, old_names=_OLD)

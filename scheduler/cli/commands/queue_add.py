@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts import snapshot as facts
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.requests import concerns, queue
+from scheduler.service.requests.agents import AGENT, IS_APPROVED, budgeted
 from scheduler.service.requests.concerns import of_gates
 from scheduler.service.requests.questions import ask_what_if, late, obstacles
 from scheduler.service.requests.stored import default_code, fingerprint, measure, stored, without_lock
@@ -107,6 +109,7 @@ def add_specs(
     one before, or the first as ``kept``, is not taken again. Raises ProblemsFound, Refusal, CodeError, TreeError,
     StoreError.
     """
+    specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)
     reasons = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
@@ -116,7 +119,8 @@ def add_specs(
     if expect and not fingerprint(ready).startswith(expect):
         why = "the definition, the code, the packages or the inputs are not those of --expect"
         raise Refusal("nothing was added", why, "Look at them again with --dry-run")
-    added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
+    limits = cli.app.settings.agents.limits if os.environ.get(AGENT) and not os.environ.get(IS_APPROVED) else None
+    added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on, limits=limits)
     cli.out.data({"jobs": [job_json(record, reasons.get(record.spec.name)) for record in added]})
     if added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
@@ -241,6 +245,7 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
 
     ``where`` they are defined, as of ``add_specs``. Raises ProblemsFound.
     """
+    specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)
     plan, difference = ask_what_if(cli.planning_context, specs, [], None)
     reasons = foreseen(cli, specs)

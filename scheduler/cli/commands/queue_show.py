@@ -44,7 +44,7 @@ def show_job(cli: Cli, job: Job) -> None:
         share = share_now(tx, job)
         learned = training_data.of_job(tx, job)
         gained = standing(tx, record.spec, record.fenced_attempt)
-        left = halvings.budgets(tx).get(record.spec.sweep, 0) if record.spec.halving else 0
+        left = halvings.budgets(tx).get(halvings.account(record.spec), 0) if halvings.has_budget(record) else 0
         beat = cli.app.settings.daemon.heartbeat_seconds
         live = queue_waits.attach(tx, runs.live(tx))
         (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
@@ -61,7 +61,8 @@ def show_job(cli: Cli, job: Job) -> None:
         [
             *_facts(cli, record, going, waits, lineage),
             ("stops early", stop_line(record.spec.stop, gained) if record.spec.stop else ""),
-            ("halving", halving_line(record, left)),
+            ("halving", halving_line(record)),
+            ("budget", budget_line(record, left)),
             ("share", share.words() if share else ""),
             ("learned", facts_told(learned) if learned else ""),
             *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
@@ -123,16 +124,21 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
     return f"{when}; so far {so_far}"
 
 
-def halving_line(record: JobRecord, left_seconds: int) -> str:
-    """Return at which rung of its sweep a job is, and what the budget of the sweep leaves; "" where it has none."""
+def budget_line(record: JobRecord, left_seconds: int) -> str:
+    """Return what the budget of a job, or of its sweep, leaves; "" where it has none."""
+    allowed = halvings.budget_of(record.spec) / HOUR
+    return f"{left_seconds / HOUR:.2f} of {allowed:g} device hours are left" if allowed else ""
+
+
+def halving_line(record: JobRecord) -> str:
+    """Return at which rung of its sweep a job is; "" where it is compared with none."""
     rule = record.spec.halving
     if rule is None:
         return ""
     steps = ", ".join(f"{step:,}" for step in rule.rungs)
     where = ", no longer compared" if rule.left_at is not None else f" of those at steps {steps}"
     best = f"the best 1 in {rule.factor} by {rule.metric}"
-    budget = f"{left_seconds / HOUR:.2f} of {rule.budget_seconds / HOUR:g} device hours are left"
-    return f"rung {rung_of(rule, record.spec.target_step) + 1}{where}; {best}; {budget}"
+    return f"rung {rung_of(rule, record.spec.target_step) + 1}{where}; {best}"
 
 
 def _facts(

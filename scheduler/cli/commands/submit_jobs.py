@@ -116,7 +116,6 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         int | None, option("--halving N", "Of a sweep, only the best 1 in N trains on at each rung.", min=2)
     ] = None,
     metric: Annotated[str | None, option("--metric", "What --halving compares; add :high if higher is better.")] = None,
-    budget: Annotated[str | None, option("--budget TIME", "Device hours of a --halving sweep, such as 12h.")] = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
     allow_secrets: options.AllowSecrets = False,
@@ -143,7 +142,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     elif "target_step" not in table:
         raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
     chosen = combinations(sweep or ())
-    table = {**table, **halved(table, len(chosen), halving, metric, budget)}
+    table |= halved(table, len(chosen), halving, metric)
     specs = _family({**guessed, **table, "command": command, "code": str(folder)}, chosen)
     if not ({"steps_per_hour", "whole"} & table.keys()):
         speed = _speed(cli, specs[0], probe)
@@ -162,13 +161,14 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         follow_jobs(cli, [spec.name for spec in specs], logs=follow)
 
 
-def halved(
-    table: dict[str, Any], count: int, factor: int | None, metric: str | None, budget: str | None
-) -> dict[str, Any]:
-    """Return the keys of a sweep of ``count`` jobs that is halved; none where it is not. Raises UsageFault."""
-    if factor is None and metric is None and budget is None:
+def halved(table: dict[str, Any], count: int, factor: int | None, metric: str | None) -> dict[str, Any]:
+    """Return the keys of a sweep of ``count`` jobs that is halved; none where it is not. Raises UsageFault.
+
+    The budget of ``table`` moves there.
+    """
+    if factor is None and metric is None:
         return {}
-    if factor is None or metric is None or budget is None or "target_step" not in table:
+    if factor is None or metric is None or not {"budget", "target_step"} <= table.keys():
         why = "it takes --sweep, --target-step, --halving, --metric and --budget together"
         raise UsageFault("the sweep cannot be halved", why, "Write --halving 3 --metric loss --budget 12h")
     rungs = rungs_of(table["target_step"], count, factor)
@@ -176,7 +176,13 @@ def halved(
         why = f"it has {counted(count, 'job')}, and the best 1 in {factor} is none"
         raise UsageFault("the sweep cannot be halved", why, f"Give at least {factor} combinations")
     metric, _, aim = metric.partition(":")
-    rule = {"metric": metric, "budget": budget, "candidates": count, "rungs": list(rungs), "factor": factor}
+    rule = {
+        "metric": metric,
+        "budget": table.pop("budget"),
+        "candidates": count,
+        "rungs": list(rungs),
+        "factor": factor,
+    }
     return {"target_step": rungs[0], "halving": {**rule, "aim": aim or "low"}}
 
 

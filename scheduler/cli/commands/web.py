@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -18,9 +20,13 @@ from scheduler.bridge.mcp_server import server
 from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
 from scheduler.cli.shell.command import command, option, whole
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import PlatformFault, document_of
+from scheduler.cli.shell.exits import PlatformFault, UsageFault, document_of
+from scheduler.verbs.proposals import AgentSurface
 from scheduler.verbs.surface import Surface
 from scheduler.verbs.table import document
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+_LIMITED = "The agent's name: its changes are made under it, within the hours that the settings allow agents."
 
 
 @command("schedctl web serve", "schedctl web serve --port 8080")
@@ -66,12 +72,13 @@ def _tell(cli: Cli, address: str) -> None:
     sys.stdout.flush()
 
 
-@command("schedctl port", "schedctl port --describe")
+@command("schedctl port", "schedctl port --describe", "schedctl port --agent elias")
 def port(
     cli: Cli,
     describe: Annotated[
         bool, option("--describe", "Write the verbs with their arguments and answers as JSON schemas.")
     ] = False,
+    agent: Annotated[str, option("--agent NAME", _LIMITED)] = "",
 ) -> None:
     """Answer a program over standard input and output. A frame is four bytes of length, then JSON.
 
@@ -80,29 +87,35 @@ def port(
     if describe:
         replace(cli.out, as_json=True).data(document(OF_THE_PORT.values()))
         return
-    surface = surface_of(cli)
+    surface = surface_of(cli, agent)
     source, sink = take_over()
     Port(surface, FrameReader(source), Writer(sink)).serve()
 
 
-def surface_of(cli: Cli) -> Surface:
-    """Return what programs may ask, with the settings of this command line. Raises ConfigError."""
-    return Surface(cli.app, cli.who, cli.options.config, lambda error: document_of(error, cli.options))
+def surface_of(cli: Cli, agent: str) -> Surface:
+    """Return what a program may ask, or an agent of a name, with these settings. Raises ConfigError, UsageFault."""
+    tell = partial(document_of, options=cli.options)
+    if not agent:
+        return Surface(cli.app, cli.who, cli.options.config, tell)
+    if not _NAME.fullmatch(agent):
+        raise UsageFault(f"--agent {agent}", "this is no name", "Use a to z, 0 to 9, and . _ - after the first of them")
+    return AgentSurface(cli.app, agent, cli.options.config, tell)
 
 
-@command("schedctl mcp", "schedctl mcp --allow-changes")
+@command("schedctl mcp", "schedctl mcp --allow-changes --agent claude")
 def mcp(
     ctx: typer.Context,
     allow_changes: Annotated[
         bool, option("--allow-changes", "Have tools that change something; each shows first what it would do.")
     ] = False,
+    agent: Annotated[str, option("--agent NAME", _LIMITED)] = "mcp",
 ) -> None:
     """Serve a coding agent over the Model Context Protocol (extra mcp).
 
     Without --allow-changes it only reads. docs/bridges.md says how to configure agents.
     """
     cli: Cli = ctx.obj
-    surface = surface_of(cli)
+    surface = surface_of(cli, agent)
     try:
         serving = server(surface, lambda: manual(ctx), changes=allow_changes)
     except ModuleNotFoundError as error:

@@ -24,11 +24,15 @@ _JOB_FILE = ('name = "tiny"', 'command = ["{python}", "train.py"]', "target_step
 _SCRIPT = (
     "from trainer_kit import Training",
     "training = Training()",
-    "step = 0",
+    'step = int((training.resume_dir / "step").read_text()) if training.resume_dir else 0',
+    "def write(folder):",
+    '    (folder / "step").write_text(str(step))',
     "while step < training.target_step and not training.should_stop:",
     "    step += 1",
     "    training.progress(step)",
-    "training.checkpoint(step, lambda folder: None, {})",
+    "    if training.should_save:",
+    "        training.checkpoint(step, write, {})",
+    "training.checkpoint(step, write, {})",
 )
 
 _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}

@@ -106,8 +106,10 @@ class Cli:
 
     @property
     def who(self) -> str:
-        """Name of the user, for the event log; ``uid N`` if the account has no name."""
-        if name := os.environ.get("SUDO_USER") or os.environ.get("USER"):
+        """Name of the user or agent, for the event log; ``uid N`` if the account has no name."""
+        from scheduler.service.requests.agents import AGENT
+
+        if name := os.environ.get(AGENT) or os.environ.get("SUDO_USER") or os.environ.get("USER"):
             return name
         try:
             return pwd.getpwuid(os.getuid()).pw_name

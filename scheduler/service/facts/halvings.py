@@ -1,8 +1,8 @@
-"""Halvings: promote the best candidates of sweeps from rung to rung, and keep sweeps within their budgets."""
+"""Halvings: promote the best candidates of sweeps from rung to rung, and keep jobs and sweeps within their budgets."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -109,14 +109,29 @@ def _value(tx: Connection, record: JobRecord) -> float | None:
 
 
 # Budgets: charges, holds and possible charges of sessions count, on each device.
-def is_candidate(record: JobRecord) -> bool:
-    """Return whether a job is a candidate of a sweep that is halved."""
-    return record.spec.halving is not None
+def account(spec: JobSpec) -> str:
+    """Return whose budget a job uses: that of its sweep, or its own; "" without one."""
+    if spec.halving is not None:
+        return spec.sweep
+    return "" if spec.budget_seconds is None else f"job {spec.name}"
+
+
+def budget_of(spec: JobSpec) -> int:
+    """Return the device seconds that the budget of a job or its sweep allows."""
+    return spec.halving.budget_seconds if spec.halving is not None else spec.budget_seconds or 0
+
+
+def has_budget(record: JobRecord) -> bool:
+    """Return whether a job has a budget, or its sweep."""
+    return account(record.spec) != ""
 
 
 def budgets(tx: Connection) -> dict[str, int]:
-    """Return by sweep the device seconds that remain of its budget."""
-    return {sweep: _left_seconds(tx, members) for sweep, members in jobs.candidates(tx).items()}
+    """Return by account the device seconds that remain of its budget."""
+    members: dict[str, list[JobRecord]] = defaultdict(list)
+    for record in jobs.with_budget(tx):
+        members[account(record.spec)].append(record)
+    return {name: _left_seconds(tx, records) for name, records in members.items()}
 
 
 def _left_seconds(tx: Connection, members: Sequence[JobRecord]) -> int:
@@ -131,7 +146,7 @@ def _left_seconds(tx: Connection, members: Sequence[JobRecord]) -> int:
         for lane in one.run.lanes
         if one.booked is None and lane.job in names
     )
-    return max(record.spec.halving.budget_seconds for record in present if record.spec.halving) - used - unproved
+    return max(budget_of(record.spec) for record in present) - used - unproved
 
 
 def least_seconds(spec: JobSpec) -> int:
@@ -139,26 +154,28 @@ def least_seconds(spec: JobSpec) -> int:
     return spec.setup_seconds + spec.checkpoint_seconds
 
 
-def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int], pools: Mapping[str, Pool]) -> BudgetSpent | None:
+def budget_spent(
+    record: JobRecord, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]
+) -> BudgetSpent | None:
     """Return why a job waits for a larger budget, None if a useful session on some pool is possible."""
-    spec, left_seconds = record.spec, left_by_sweep.get(record.spec.sweep, 0)
+    spec, left_seconds = record.spec, left_by_account.get(account(record.spec), 0)
     overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
     enough = left_seconds // spec.needs.devices_min >= least_seconds(spec) + overrun
-    if spec.halving is None or isinstance(record.state, Active) or enough:
+    if not has_budget(record) or isinstance(record.state, Active) or enough:
         return None
-    return BudgetSpent(spec.name, spec.sweep, left_seconds / HOUR)
+    return BudgetSpent(spec.name, spec.sweep if spec.halving else "", left_seconds / HOUR)
 
 
 def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
-    """Return the seconds for which the sweeps' budgets allow jobs so many devices each; None without budgets."""
+    """Return the seconds for which budgets allow jobs so many devices each; None without budgets."""
     devices: Counter[str] = Counter()
     for spec, count in lanes:
-        if spec.halving is not None:
-            devices[spec.sweep] += count
+        if whose := account(spec):
+            devices[whose] += count
     if not devices:
         return None
-    left_by_sweep = budgets(tx)
-    return min(left_by_sweep[sweep] // count for sweep, count in devices.items())
+    left_by_account = budgets(tx)
+    return min(left_by_account[whose] // count for whose, count in devices.items())
 
 
 def latest_deadline(tx: Connection, run: Run, wanted: int, now: int) -> int:

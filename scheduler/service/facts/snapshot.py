@@ -83,7 +83,7 @@ def gather(
     ends = {name: now + DAY if until is None else until for name, (until, _) in closures.items()}
     closed_until = {name: until for name, until in ends.items() if until > now}
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
-    budgets = halvings.budgets(tx) if any(map(halvings.is_candidate, records)) else {}
+    budgets = halvings.budgets(tx) if any(map(halvings.has_budget, records)) else {}
     views = []
     finished: dict[str, float] = {}
     for record in records:

@@ -211,9 +211,9 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
         if planned.job in ports.calls.under_way("components") or not pin_parent(ports, tx, record, now):
             return None
         budget = halvings.longest(tx, [(record.spec, planned.devices)])
-        one_sweep = before.job and jobs.get(tx, before.job, removed=True).spec.sweep == record.spec.sweep
-        if budget is not None and budget < (0 if one_sweep else run.held_until - now):
-            return None  # a lane of the same sweep holds these hours already
+        held = before.job and halvings.account(jobs.get(tx, before.job, removed=True).spec)
+        if budget is not None and budget < (0 if held == halvings.account(record.spec) else run.held_until - now):
+            return None  # a lane with the same budget holds these hours already
         index = 1 + max(lane.index for lane in (*run.lanes, *_free_lanes(tx, run)))
         lane = new_lane(tx, record, pool, index, before.devices[: planned.devices], inputs)
         lane = replace(lane, begun_at=now)

@@ -171,7 +171,7 @@ def _reserve_one(
     if lacking:
         return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
-    # With a budget, what follows would be held for the job's sweep.
+    # With a budget, what follows would be held for it.
     slack = _slack(tx, placement, records, now, plan if able.takes_orders and latest == _NEVER else None)
     deadline = min(latest, placement.end + max(0, min(spare, slack)))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
@@ -201,7 +201,7 @@ def _reserve_one(
 
 
 def _within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
-    """Return a placement that the budgets of its jobs' sweeps allow, and its latest deadline by them.
+    """Return a placement that the budgets of its jobs and their sweeps allow, and its latest deadline by them.
 
     It may be shorter than planned; None where too little is left for a useful session.
     """
@@ -210,7 +210,7 @@ def _within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) 
     if seconds is None:
         return placement, _NEVER
     latest = now + seconds - pool.overrun_seconds
-    if placement.end <= latest:  # what is held for slowness keeps others of the sweep from starting
+    if placement.end <= latest:  # what is held for slowness keeps others with the same budget from starting
         slow = _SETUPS * (pool.setup_seconds + max(spec.setup_seconds for spec, _ in lanes))
         return placement, min(latest, placement.end + max((placement.end - now) // _SPARE, slow))
     enough = latest - now >= max(halvings.least_seconds(spec) for spec, _ in lanes)

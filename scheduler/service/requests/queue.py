@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from config.settings import AgentLimits
 from jobs.catalogue import chain_of, wrong_share
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
@@ -19,15 +20,25 @@ from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
 from scheduler.service.facts import early_stops
 from scheduler.service.launch.inputs import note
+from scheduler.service.requests.agents import require_hours
 from scheduler.store import checkpoints, jobs, runs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 
-def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
+def add(
+    database: Database,
+    specs: Sequence[JobSpec],
+    now: int,
+    by: str,
+    *,
+    go_on: bool = False,
+    limits: AgentLimits | None = None,
+) -> list[JobRecord]:
     """Add jobs, whose code, lock and inputs are stored, to the end of the queue, all or none.
 
-    With ``go_on`` a job with the name of a removed job resumes from its checkpoints. Raises Refusal, Refused.
+    With ``go_on`` a job with the name of a removed job resumes from its checkpoints. ``limits`` are those of an agent.
+    Raises Refusal, Refused, NeedsApproval.
     """
     with database.write() as tx:
         for spec in specs:
@@ -53,6 +64,8 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
                 )
             if before is not None:
                 kept[spec.name] = _same_corpus(spec, before.spec)
+        if limits is not None:
+            require_hours(tx, specs, limits, now)
         return [jobs.add(tx, kept.get(spec.name, spec), now, by, go_on=go_on) for spec in specs]
 
 
@@ -161,6 +174,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         spec = _same_corpus(spec, old)
         if spec.halving is not None and old.halving is not None:  # people do not write whether it is still compared
             spec = replace(spec, halving=replace(spec.halving, left_at=old.halving.left_at))
+        spec = replace(spec, agent=old.agent)
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]
         if why := _contradiction(tx, record, spec, set(changed)):
             raise Refusal(f"cannot edit {name}", why)

@@ -141,7 +141,8 @@ def test_a_sweep_that_is_halved_says_what_each_rung_costs_and_shows_where_each_j
     assert "3 at rung 1 of 2" in schedctl("queue", "list").out
     assert "rung 1 of 2" in schedctl("queue", "list", "--all").out
     shown = schedctl("queue", "show", "toy-lr1").out
-    assert "rung 1 of those at steps 30, 90; the best 1 in 3 by accuracy; 12.00 of 12 device hours are left" in shown
+    assert "rung 1 of those at steps 30, 90; the best 1 in 3 by accuracy\n" in shown
+    assert "12.00 of 12 device hours are left\n" in shown
     best = schedctl(
         "queue", "clone", "toy-lr2", "--set", "name=best", "--set", "halving=off", "--set", "target_step=90"
     )

@@ -117,7 +117,8 @@ defmodule UffScheduler.Client do
   defp command(options) do
     [program | words] = options[:command] || ["schedctl"]
     config = if options[:config], do: ["--config", options[:config]], else: []
-    {program, words ++ config ++ ["port"]}
+    agent = if options[:agent], do: ["--agent", options[:agent]], else: []
+    {program, words ++ config ++ ["port" | agent]}
   end
 
   defp open(state) do
