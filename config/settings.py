@@ -1,7 +1,7 @@
-"""The settings model: everything a person may set, validated as a whole and frozen.
+"""The settings model: everything that a person may set, validated as a whole and frozen.
 
-A key in a file is the field's name without ``_seconds``: ``cycle = "30s"`` sets ``cycle_seconds``. Sections have
-no defaults here; they stand, with their explanation, in ``defaults.toml``.
+A key in a file is the field's name without ``_seconds``: ``cycle = "30s"`` sets ``cycle_seconds``. Defaults of sections
+and their explanation are in ``defaults.toml``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from jobs.problem import did_you_mean
 _SECRET_MIN = 16
 _OPTION_MAX_CHARACTERS = 4_000
 _ALL = "*"
-# What each kind cannot be without; the adapter knows the rest and says more (platforms/targets).
+# The options that each kind requires; its adapter checks all others (platforms/targets).
 _REQUIRED = {
     "directory": ("path",),
     "ssh": ("host", "path"),
@@ -92,7 +92,7 @@ class WebhookSettings(Section):
 
 
 def private_address(text: str) -> str:
-    """Return an address to which something may be sent: by https, or on this machine. Raises BadValue."""
+    """Return an address to which messages may be sent: https, or on this machine. Raises BadValue."""
     try:
         parts = urlsplit(text)
         host = parts.hostname or ""
@@ -117,7 +117,7 @@ def _text(value: object) -> object:
 
 
 class TextRuleSettings(Section):
-    """Texts that a rule fits get a stage, domains, or both; docs/corpus.md has what each key means."""
+    """Texts that match a rule get a stage, domains, or both; docs/corpus.md explains each key."""
 
     path: str | None = Field(default=None, min_length=1)
     key: str | None = Field(default=None, min_length=1)
@@ -138,7 +138,7 @@ class TextRuleSettings(Section):
 
 
 class CorpusSettings(Section):
-    """What the models learn from, and how much of it is kept to measure them."""
+    """The training texts of models, and the share that is held out to measure them."""
 
     sources: tuple[str, ...] = ()
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
@@ -148,10 +148,10 @@ class CorpusSettings(Section):
 
 
 class TargetSettings(Section):
-    """One place that serves models. Adapters read ``options``; nothing else does.
+    """One target that serves models. Only adapters read ``options``.
 
-    ``models`` are those that it serves, ``*`` for all. ``automatic`` deploys what is promoted. Where several wait,
-    ``first`` goes before the others, which follow one by one once it has served for ``watch``.
+    ``models`` are those that it serves, ``*`` for all. ``automatic`` deploys each promoted version. If several targets
+    wait, the ``first`` ones are deployed first; the others follow one by one after it has served for ``watch``.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")
@@ -174,7 +174,7 @@ class TargetSettings(Section):
             yield True, "options", f"the option {name} is too long", remedy
 
     def serves(self, model: str) -> bool:
-        """Return whether a model is served here."""
+        """Return whether this target serves a model."""
         return model in self.models or _ALL in self.models
 
 
@@ -194,12 +194,12 @@ def _host_name(name: str) -> str:
 class WebSettings(Section):
     """The status page listens at ``host``; requests must name it, the loopback address or one of ``names``.
 
-    ``bearer_file`` holds the token that readers show; without one the service manager's credential ``web`` is read.
-    ``actions_file`` holds the token of those who may change something; nothing can be changed without one.
+    ``bearer_file`` contains the token for readers; without it the service manager's credential ``web`` is read.
+    ``actions_file`` contains the token for changes; without it no changes are possible.
     """
 
     host: Annotated[str, After(_address)]
-    port: int = Field(ge=0, le=65_535)  # 0: any free one
+    port: int = Field(ge=0, le=65_535)  # 0: any free port
     names: tuple[Annotated[str, After(_host_name)], ...] = ()
     bearer_file: Annotated[Path | None, Before(lambda text: text or None)] = None
     actions_file: Annotated[Path | None, Before(lambda text: text or None)] = None
@@ -211,7 +211,7 @@ class WebSettings(Section):
 
 
 class SmtpSettings(Section):
-    """The mail server for our messages; without ``host`` no e-mail is sent."""
+    """The mail server for outgoing messages; without ``host`` no e-mail is sent."""
 
     host: Line
     port: int = Field(ge=1, le=65_535)
@@ -230,7 +230,7 @@ class SmtpSettings(Section):
 
 
 class SlackSettings(Section):
-    """A webhook, or a bot token and a channel; neither, no Slack."""
+    """A webhook, or a bot token and a channel; without either, no Slack messages."""
 
     webhook_token_url: SecretStr
     bot_token: SecretStr
@@ -244,13 +244,13 @@ class SlackSettings(Section):
 
 
 class AppriseSettings(Section):
-    """Further channels, one for each address as Apprise documents them; they hold tokens."""
+    """Further channels, one for each address in the format of Apprise; they contain tokens."""
 
     token_urls: tuple[SecretStr, ...]
 
 
 class ReportSettings(Section):
-    """``weekly`` is in the zone of the settings. In quiet hours no alert is sent; one for all follows afterwards."""
+    """``weekly`` is in the time zone of the settings. Alerts in quiet hours are sent afterwards, as one message."""
 
     weekly: Annotated[Reset, Before(text_of(reset))]
     quiet: Annotated[DailyHours | None, Before(text_of(opening_hours))] = None
@@ -261,7 +261,7 @@ class ReportSettings(Section):
 
 
 class ArtifactSettings(Section):
-    """Where checkpoints, heartbeats and results are kept."""
+    """The store for checkpoints, heartbeats and results."""
 
     kind: str = Field(min_length=1)
     root: Path
@@ -269,13 +269,13 @@ class ArtifactSettings(Section):
 
 
 class DaemonSettings(Section):
-    """The rhythm of the daemon, and when it gives up on something."""
+    """The intervals and timeouts of the daemon."""
 
     cycle_seconds: Annotated[PositiveSeconds, at_most("1d")]
     housekeeping_seconds: Annotated[PositiveSeconds, at_most("7d")]
     lease_seconds: Annotated[
         PositiveSeconds, at_most("1d")
-    ]  # real time, also in rehearsals: it fences processes, not quota
+    ]  # real time, also in rehearsals: it guards against a second daemon, not quota
     heartbeat_seconds: Annotated[PositiveSeconds, at_most("1d")]
     grace_seconds: Annotated[PositiveSeconds, at_most("1d")]
     poll_timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
@@ -299,8 +299,8 @@ def _instant(value: object) -> float:
 class ClockSettings(Section):
     """Scheduled time, for rehearsals.
 
-    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time. It stops at
-    ``stopped_at``, so that a rehearsal that is over can be looked at.
+    It is ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time. It stops at
+    ``stopped_at``, so that a finished rehearsal can be inspected.
     """
 
     scale: ClockScale
@@ -317,7 +317,7 @@ class ClockSettings(Section):
 
 
 class RetentionSettings(Section):
-    """How long what is kept. Old times are in scheduled time."""
+    """How long records and files are kept, in scheduled time."""
 
     newest: Annotated[PositiveInt, Field(ge=2)]  # if the newest turns out to be damaged, the one before it is used
     milestones: Annotated[int, Field(ge=0, le=1_000)]
@@ -329,11 +329,11 @@ class RetentionSettings(Section):
 
 
 class ExportSettings(Section):
-    """What other programs get, as files: a calendar, and the series of every job."""
+    """Files for other programs: a calendar, and the series of every job."""
 
     calendar: Path | None = None
     series: Path | None = None
-    mlflow: str | None = None  # of older versions, as wandb is: the daemon answers with what to do instead
+    mlflow: str | None = None  # of older versions, like wandb: the daemon's error says what to do instead
     wandb: Path | None = None
 
 
@@ -364,7 +364,7 @@ class AgentLimits(NamedTuple):
 
 
 class LoggingSettings(Section):
-    """How the daemon talks."""
+    """The daemon's log."""
 
     format: Literal["auto", "json", "console"]
     level: Literal["debug", "info", "warning", "error"]
@@ -372,7 +372,7 @@ class LoggingSettings(Section):
 
 
 class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two libraries type `model_config` differently
-    """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
+    """All settings. ``database_url`` and ``artifacts.root`` are derived from ``state_dir`` if empty."""
 
     state_dir: Path
     database_url: str = Field(min_length=1)
@@ -397,7 +397,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
 
     @classmethod
     def of(cls, layers: Layers) -> Settings:
-        """Return the settings that all layers give together. Raises ValidationError."""
+        """Return the settings from all layers together. Raises ValidationError."""
         settings = cls(**layers.values)
         settings._layers = layers
         return settings
@@ -411,7 +411,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such file here
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - looks at no file's rights
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the merged layers alone, in place of the sources that the library would read by itself."""
+        """Return only the merged layers, in place of the library's own sources."""
         return (init_settings,)
 
     def origin(self, key: str) -> str:
@@ -420,12 +420,12 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """All settings as tables of text and numbers, before they were read."""
+        """All settings as tables of text and numbers, before validation."""
         return self._layers.values
 
     @cached_property
     def files(self) -> list[Path]:
-        """The files in which anything was set."""
+        """The files that set anything."""
         return sorted({Path(name) for name in self._layers.origins.values() if name.endswith(".toml")})
 
     def contradictions(self) -> Iterable[Rule]:

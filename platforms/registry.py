@@ -1,4 +1,4 @@
-"""The table of platforms: an explicit name for each, loaded only when a pool asks for it, and those of plug-ins."""
+"""The table of platforms: an explicit name for each, loaded only when a pool uses it, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from platforms.base import Checked, Platform, Published
     from platforms.wrap import LatePlatform
 
-# name -> the functions that plug-ins bring as well (platforms.plugin.Plugin), each as "module:function", and more:
-# ``published`` opens what the platform holds of models and datasets; ``account_name`` returns the account of a pool
-# without asking the platform, where one owner may use one account; ``folders`` returns what the daemon writes to beside
-# its state. Adding one: docs/inside/adding-a-platform.md.
+# name -> the functions of the platform, each as "module:function": those of plug-ins (platforms.plugin.Plugin), and:
+# ``published`` opens the platform's models and datasets; ``account_name`` returns the account of a pool without a call
+# to the platform, where one owner may use one account; ``folders`` returns the folders that the daemon writes to beside
+# its state. To add one: docs/inside/adding-a-platform.md.
 _SHIPPED: Mapping[str, Mapping[str, str]] = {
     "kaggle": {
         "load": "platforms.kaggle.adapter:KagglePlatform",
@@ -53,14 +53,14 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
 class PlatformContext:
     """The context of a pool, passed to its adapter beside its settings.
 
-    ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that holds the
-    payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
-    ``store_kind`` is the kind of address that sessions get of the artifact store; empty means not known.
-    ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
-    ``device_counts`` are those a session may ask for; empty means that all have as many.
-    ``is_priced`` says that a person has declared what an hour costs.
-    ``hidden`` returns what no session on this machine may see: credentials, settings, database, state, store.
-    ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they are known.
+    ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that contains the payload
+    package. ``clock`` is the ``clock`` part of the launch contract; empty means real time. ``store_kind`` is the kind
+    of address that sessions get of the artifact store; empty means unknown. ``open_store`` returns the store itself,
+    for platforms that carry its objects to sessions; it raises StoreError. ``device_counts`` are the numbers of devices
+    that a session may ask for; empty means that all have as many. ``is_priced`` says that a person has declared the
+    price of an hour. ``hidden`` returns the paths that no session on this machine may see: credentials, settings,
+    database, state, store. ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they
+    are known.
     """
 
     state_folder: Path
@@ -159,7 +159,7 @@ def account_name(platform: str, settings: Mapping[str, str], environ: Mapping[st
 def checkup(
     platform: str, settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the platform's own checks of one pool by name, none when it has none; ``now`` is real UTC seconds.
+    """Return the platform's own checks of one pool by name, empty if it has none; ``now`` is real UTC seconds.
 
     Raises Misconfigured for an unknown platform, a missing library or a bad setting.
     """

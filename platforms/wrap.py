@@ -18,8 +18,8 @@ from platforms.base import Capabilities, Misconfigured, Observed, Platform, Plat
 _Answer = TypeVar("_Answer")
 Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
-_TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait for it to be ready:
-_TRANSFER_FACTOR = 10  # they get this many times as long
+_TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait until it is ready:
+_TRANSFER_FACTOR = 10  # their timeout is this many times as long
 
 
 def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
@@ -29,7 +29,7 @@ def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
     def settle() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             future.set_exception(error)
 
     threading.Thread(target=settle, name=name, daemon=True).start()
@@ -37,7 +37,7 @@ def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
 
 
 def _passed_on(action: str) -> Any:
-    """Return a method of the port that passes its call on through ``_call``."""
+    """Return a method of the interface that passes its call to ``_call``."""
 
     def method(self: Wrapper, *words: Any, **more: Any) -> Any:
         return self._call(action, partial(getattr(self._inner, action), *words, **more))
@@ -46,7 +46,7 @@ def _passed_on(action: str) -> Any:
 
 
 class Wrapper:
-    """Passes every call on through ``_call``, which a subclass may override. See Platform and Extends for each."""
+    """Passes every call to ``_call``, which a subclass may override. See Platform and Extends for each."""
 
     launch, find, stop, read_quota = map(_passed_on, ("launch", "find", "stop", "read_quota"))
     collect, orphans, sweep, extend = map(_passed_on, ("collect", "orphans", "sweep", "extend"))
@@ -70,18 +70,18 @@ class Wrapper:
         yield from self._call("logs", lambda: list(self._inner.logs(key, offset, limit_bytes)))
 
     def _call(self, action: str, call: Callable[[], Any]) -> Any:
-        """Make one call of the port, named ``action``, in the wrapper's way."""
+        """Make one call of the interface, named ``action``, in the wrapper's way."""
         del action
         return call()
 
 
 class Guarded(Wrapper):
-    """Gives every call at most ``seconds`` of real time, ten times that where data move; then raises Unreachable.
+    """Limits every call to ``seconds`` of real time, ten times that where data move; then raises Unreachable.
 
-    A hung call cannot be ended, only left behind in its thread. While ``hung_max`` of them hang, further calls raise at
-    once instead of piling up. Secrets are taken out of what errors say and of the platform's own words, before anybody
-    cuts or keeps them. ``note`` hears what came of every call: event ``platform.call`` with platform, action, outcome,
-    why, seconds. ``stopwatch`` gives monotonic real seconds.
+    A hung call cannot be ended, only left in its thread. While ``hung_max`` of them hang, further calls raise at once
+    instead of piling up. Secrets are removed from the texts of errors and of the platform before these are shortened or
+    stored. ``note`` gets the outcome of every call: event ``platform.call`` with platform, action, outcome, why,
+    seconds. ``stopwatch`` returns monotonic real seconds.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Guarded(Wrapper):
         return answer.result()
 
 
-# So a pool that cannot be used, because its credentials, a library or a folder are missing, does not affect the
-# others, and a replaced token is noticed without a command. Until the adapter can be made, each call raises what is
-# wrong; nothing is concluded from that, as from any call without an answer.
+# A pool that cannot be used, because its credentials, a library or a folder are missing, does not affect the others,
+# and a replaced token takes effect without a command. Until the adapter can be created, each call raises the error;
+# like any call without an answer, it says nothing about sessions.
 class LatePlatform(Wrapper):
-    """The platform that ``make`` makes; ``mark`` tells of what, and changes when it must be made again.
+    """A platform that ``make`` creates; ``mark`` returns a text that changes when it must be created again.
 
-    ``make`` raises PlatformError. Both must be quick and must not ask the platform.
+    ``make`` raises PlatformError. Both must be quick and must not call the platform.
     """
 
     def __init__(self, platform: str, make: Callable[[], Platform], mark: Callable[[], str]) -> None:
@@ -163,13 +163,13 @@ class LatePlatform(Wrapper):
 
     @property
     def _inner(self) -> Platform:
-        """The adapter on what is there now. Raises Misconfigured."""
+        """The adapter for the current files. Raises Misconfigured."""
         with self._turn:
             return self._newest(reload=False)[0]
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the platform can do; what it could, or as little as may be, while it cannot be used or is being made."""
+        """The platform's features; those it had before, or none, while it cannot be used or is being created."""
         if self._adapter is None and self._turn.acquire(blocking=False):
             try:
                 self._newest(reload=False)
@@ -180,18 +180,18 @@ class LatePlatform(Wrapper):
         return Capabilities() if self._adapter is None else self._adapter.capabilities
 
     def open(self, *, reload: bool = False) -> str:
-        """Make the adapter if it is not made, if its files changed, or ``reload``: what it remembered is forgotten.
+        """Create the adapter if there is none, if its files changed, or with ``reload``; its caches start empty.
 
-        Returns the word for what it was made of. Raises PlatformError while it cannot be made.
+        Returns the mark it was created with. Raises PlatformError while it cannot be created.
         """
         with self._turn:
             return self._newest(reload=reload)[1]
 
     def _newest(self, *, reload: bool) -> tuple[Platform, str]:
-        """Return the adapter and its mark. The caller has the turn."""
+        """Return the adapter and its mark. The caller holds the lock."""
         mark = self._mark()
         if self._adapter is None or reload or mark != self._made_of:
-            # What cannot be made of the new files is not carried over from the old ones: a person removed them.
+            # If creation fails with the new files, the old adapter is not used any more: a person removed its files.
             self._made_of = ""
             try:
                 self._adapter = self._make()

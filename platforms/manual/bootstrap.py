@@ -1,6 +1,6 @@
-"""The program in the notebook that a person runs: it unpacks the payload, runs the agent and packs what it left.
+"""The program in the notebook that a person runs: it unpacks the payload, runs the agent and packs the results.
 
-This text is copied into the notebook, so it stands alone: standard library, Python 3.11 or later.
+This text is copied into the notebook, so it must run alone: standard library, Python 3.11 or later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MANIFESTS_KEPT = 2
 
 
 def main(order: dict[str, Any], here: Path | None = None) -> Path:
-    """Run one session in the folder ``here`` and return the file to hand in.
+    """Run one session in the folder ``here`` and return the file to upload.
 
     ``order`` has ``key``, ``launch`` (the agent's document), ``code`` (the payload, a base64 tar.gz), ``relays``
-    (whether the store is a folder that is handed in afterwards) and ``objects`` (``name`` and ``sha256`` of the file
-    that came with the notebook, or None). Run a second time, it only packs what the first run left.
+    (whether the store is a folder that is uploaded afterwards) and ``objects`` (``name`` and ``sha256`` of the file
+    that came with the notebook, or None). Run a second time, it only packs the results of the first run.
     """
     here = here or Path.cwd()
     home = here / order["key"]
@@ -47,7 +47,7 @@ def say(line: str) -> None:
 
 
 def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
-    """Make the session's folder whole before it gets its name, so that a second run can trust it."""
+    """Create the session's folder completely before it gets its name, so that a second run can trust it."""
     making = here / f".{order['key']}.{os.getpid()}"
     (making / "work").mkdir(parents=True)
     code = making / "code.tar.gz"
@@ -77,7 +77,7 @@ def digest_of(path: Path) -> str:
 
 
 def unpack(archive: Path, folder: Path) -> list[str]:
-    """Unpack one of our own archives; return the names of the files it gave."""
+    """Unpack one of our own archives; return the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
@@ -85,7 +85,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
 
 
 def run_agent(home: Path) -> int:
-    """Run the agent and pass on what it prints. An interrupted cell lets it save and end."""
+    """Run the agent and print its output. If the cell is interrupted, the agent saves and exits."""
     command = [sys.executable, "-u", str(home / "code" / "payload" / "agent.py"), str(home / "launch.json")]
     started: list[subprocess.Popen[bytes]] = []
     interrupted: list[int] = []
@@ -98,7 +98,8 @@ def run_agent(home: Path) -> int:
 
     before = signal.signal(signal.SIGINT, pass_on)
     try:
-        # A session of its own: the notebook's interrupt reaches the agent only as a wish to save.
+        # In its own session, so that the notebook's interrupt does not reach the agent directly, only as a request to
+        # save.
         with (
             (home / "output.log").open("ab") as log,
             subprocess.Popen(
@@ -119,7 +120,7 @@ def run_agent(home: Path) -> int:
 
 
 def pack(home: Path, result: Path) -> None:
-    """Write what is new into ``result``: reports, the newest checkpoints of each job, and the log."""
+    """Write the new files into ``result``: reports, the newest checkpoints of each job, and the log."""
     store = home / "store"
     inputs = set(json.loads((home / "given.json").read_bytes()))
     dropped = set(inputs)
@@ -139,7 +140,7 @@ def pack(home: Path, result: Path) -> None:
             name = path.relative_to(store).as_posix()
             if name not in dropped and not path.name.startswith("."):
                 opened.write(path, f"store/{name}")
-        opened.writestr(home.name, "")  # says whose result it is
+        opened.writestr(home.name, "")  # identifies the session of this result
         if (home / "output.log").is_file():
             opened.write(home / "output.log", "output.log")
     temporary.replace(result)

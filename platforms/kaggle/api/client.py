@@ -26,7 +26,7 @@ _ADDRESSES = 3  # a signed address expires; a new one starts the file again
 _SILENCE_SECONDS = 120
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100
-_PAGE_MIN = 20  # fewer than Kaggle hands out unasked: there is nothing behind
+_PAGE_MIN = 20  # fewer than Kaggle returns by default, so there is no further page
 _LIST_PAGES = 25
 _WEEK_SECONDS = 604_800
 _STATES = frozenset({"QUEUED", "RUNNING", "COMPLETE", "ERROR", "CANCEL_REQUESTED", "CANCEL_ACKNOWLEDGED", "NEW_SCRIPT"})
@@ -50,7 +50,7 @@ _DATASET_STATES = frozenset(
 
 
 def _listed(name: str, answer: Answer, *, may_be_empty: bool) -> tuple[list[Answer], str]:
-    """Return one page of a list and what names the next. An empty page may lack every field."""
+    """Return one page of a list and the token of the next. An empty page may lack every field."""
     parts = answer.parts(name)
     if not parts and not (may_be_empty and (parts is not None or answer.is_empty())):
         raise NoAnswer(f"{name} is missing")
@@ -72,15 +72,15 @@ def require_missing(error: Denied) -> None:
 
 
 class KagglePublished:
-    """What Kaggle holds and an account may see; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
+    """Models and datasets on Kaggle; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
 
     def __init__(self, caller: KaggleClient) -> None:
         self._caller = caller
 
     def pin(self, source: str) -> tuple[str, list[Entry]]:
-        """Return a source with its version, and that version's files, whose digests Kaggle does not tell.
+        """Return a source with its version, and that version's files, without digests, as Kaggle reports none.
 
-        Raises TreeError for what is not there or not shown to this account; Unreachable, Misconfigured.
+        Raises TreeError for a source that is missing or not visible to this account; Unreachable, Misconfigured.
         """
         kind, _, name = source.partition(":")
         parts = name.split("/")
@@ -152,7 +152,7 @@ def _page(answer: Answer) -> tuple[list[Entry], str]:
 
 def _download(source: str, path: str) -> tuple[str, str, dict[str, Any]]:
     if source.startswith("kaggle-dataset:"):
-        # Without ``raw`` Kaggle sends tables compressed, with another size.
+        # Without ``raw`` Kaggle compresses tables, which changes their size.
         return _DATASETS, "DownloadDataset", {**_of_dataset(source), "file_name": path, "raw": True}
     return _MODELS, "DownloadModelInstanceVersion", {**_of_model(source), "path": path}
 
@@ -163,7 +163,7 @@ def _of_dataset(source: str) -> dict[str, Any]:
 
 
 def _of_model(source: str) -> dict[str, Any]:
-    """Return which version of a model is meant. Raises TreeError for a framework that Kaggle does not know."""
+    """Return the version of a model that a source names. Raises TreeError for a framework that Kaggle does not know."""
     from kagglesdk.models.types.model_enums import ModelFramework
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
@@ -184,9 +184,9 @@ def _of_model(source: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A kernel to save and run, and what is attached to it.
+    """A kernel to save and run, and its inputs.
 
-    ``datasets`` are written as ``owner/slug``, perhaps with a version behind it; ``models`` with all five parts.
+    ``datasets`` are ``owner/slug``, optionally with a version; ``models`` have all five parts.
     """
 
     slug: str
@@ -201,9 +201,9 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What came of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT.
+    """The result of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT.
 
-    ``slug`` and ``version`` are where it landed; empty and 0 when that was not told.
+    ``slug`` and ``version`` identify the kernel; empty and 0 if Kaggle did not report them.
     """
 
     slug: str
@@ -214,7 +214,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """One page of what an ended session left: names with signed addresses, and the log as JSON text."""
+    """One page of an ended session's output: names with signed addresses, and the log as JSON text."""
 
     files: tuple[tuple[str, str], ...]
     log: str
@@ -224,7 +224,7 @@ class OutputPage:
 class KaggleClient:
     """A client of Kaggle's API for one account, with plain values as arguments and results.
 
-    A read is tried at most ``tries`` times, with pauses of ``pause_seconds`` or longer.
+    A read is attempted at most ``tries`` times, with pauses of ``pause_seconds`` or longer.
     """
 
     def __init__(self, wire: Wire, tries: int, pause_seconds: float) -> None:
@@ -237,7 +237,7 @@ class KaggleClient:
         self.published = KagglePublished(self)
 
     def owner(self) -> str:
-        """Return the account's name, asking once whose token it is. Raises Misconfigured, Unreachable."""
+        """Return the account's name; a token's is queried once. Raises Misconfigured, Unreachable."""
         if not self._username:
             try:
                 fields = {"token": self.wire.credentials.token}
@@ -252,7 +252,7 @@ class KaggleClient:
         return self._username
 
     def own(self, ref: object) -> str | None:
-        """Return the slug of a kernel or dataset of ours that is named by its address; None: somebody else's."""
+        """Return the slug in the address of one of our kernels or datasets; None: another owner's."""
         *_, owner, slug = ["", "", *str(ref or "").split("/")]
         return slug if owner.lower() == self.owner().lower() else None
 
@@ -269,7 +269,7 @@ class KaggleClient:
     def find(
         self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
     ) -> _Result | None:
-        """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
+        """Make a read call about one object; None: it is missing, or not ours. Raises Unreachable."""
         try:
             return self.read(service, name, fields, read)
         except Denied as error:
@@ -279,11 +279,11 @@ class KaggleClient:
     def pages(
         self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int, never_empty: Mapping[str, Any]
     ) -> Iterator[tuple[list[Answer], str]]:
-        """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
+        """Yield the pages of a list, at most ``most`` of them: the entries, and the token of the next page, if any.
 
-        A page is asked for by number, or by token where the service names one. An empty list may come as an empty
-        answer, as a failure may; it counts if the same call has entries for the fields ``never_empty``.
-        Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
+        A page is requested by number, or by token where the service has tokens. An empty list may be an empty answer,
+        and so may a failure; it is accepted if the same call returns entries for the fields ``never_empty``. Raises
+        Unreachable. The length of a page and how a list ends are up to the server.
         """
         token = ""
         for number in range(1, most + 1):
@@ -297,7 +297,7 @@ class KaggleClient:
             yield entries, token
 
     def push(self, push: Push, seconds: int) -> Pushed:
-        """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
+        """Save and run a kernel. Raises Denied if nothing was saved; after Unreachable it may run."""
         fields = {
             "slug": f"{self.owner()}/{push.slug}",
             "new_title": push.title,
@@ -320,7 +320,7 @@ class KaggleClient:
             raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # it may be saved
 
     def _pushed(self, answer: Answer) -> Pushed:
-        """Read the answer to a push, which refuses or names something of what it made."""
+        """Parse the answer to a push: a refusal, or the kernel's name."""
         error, version = plain(answer.text("error")), answer.number("versionNumber")
         if not error and not answer.has(*_LANDED):
             raise NoAnswer("it tells neither a refusal nor what was saved")
@@ -343,21 +343,21 @@ class KaggleClient:
         return {"user_name": self.owner(), "kernel_slug": slug, "version_label": "v1"}
 
     def _source(self, slug: str, answer: Answer) -> str:
-        """Read a kernel's source. It decides whose a kernel is, so it must be of the one that was asked for."""
+        """Parse a kernel's source. It proves whose kernel it is, so the answer must be about the requested one."""
         if self.own(answer.needed_part("metadata").needed_text("ref")) != slug:
             raise NoAnswer("it is of another kernel")
         return answer.needed_part("blob").needed_text("source")
 
     def last_run(self, slug: str) -> float | None:
-        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it.
+        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not in the list.
 
-        The list is read from the newest run on, as far as a kernel of this week can be. Searching it by name is not
-        relied on: how names with hyphens are matched is not known.
+        The list is read from the newest run back to the earliest that a kernel of this week can have. It is not
+        searched by name, because it is unknown how names with hyphens match.
         """
         return next((began for kernel, began in self.kernels() if kernel == slug), None)
 
     def kernels(self) -> Iterator[tuple[str, float]]:
-        """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 when not told)."""
+        """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 if not reported)."""
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
         newest_run_first = {
@@ -379,7 +379,7 @@ class KaggleClient:
     def output(self, slug: str, page: str) -> OutputPage | None:
         """Return a page of the output of version 1; None if the kernel is missing.
 
-        Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
+        Raises Denied if the log, which is part of every page, exceeds the size limit of an answer; Unreachable.
         """
         fields = {**self._first_version(slug), "page_size": 200, "page_token": page}
         try:
@@ -391,7 +391,7 @@ class KaggleClient:
             return None
 
     def stream_log(self, slug: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Yield (content type, piece) of the log of version 1, from its beginning; nothing when it is missing."""
+        """Yield (content type, piece) of the log of version 1, from its beginning; nothing if it is missing."""
         path = f"kernels/logs/stream/{self.owner()}/{slug}?versionLabel=v1"
         try:
             yield from self.wire.stream(path, idle_seconds, limit_bytes)
@@ -399,7 +399,7 @@ class KaggleClient:
             require_missing(error)
 
     def cancel(self, session_id: int) -> bool:
-        """Cancel a session by its own id; False: there is no such session of ours."""
+        """Cancel a session by its own ID; False: we have no such session."""
         fields = {"kernel_session_id": session_id}
         try:
             return self.wire.call(_KERNELS, "CancelKernelSession", fields, nothing_wrong)
@@ -429,7 +429,7 @@ def _status(answer: Answer) -> tuple[str, str]:
 
 
 def _output(answer: Answer) -> OutputPage:
-    """Read a page of outputs; of a session that left nothing it must at least say that this is all."""
+    """Parse a page of output; of a session without output it must at least confirm that there is no more."""
     if not answer.has("files", "log", "nextPageToken"):
         raise NoAnswer("it tells neither files nor a log")
     files = tuple((file.needed_text("fileName"), file.text("url")) for file in answer.parts("files") or ())
@@ -491,10 +491,10 @@ class Datasets:
             yield from slugs
 
     def upload(self, source: Path, name: str, seconds: int, advanced: Callable[[int], object] = lambda _: None) -> str:
-        """Upload a file and return the token that stands for it; ``advanced`` is called with how many bytes have come.
+        """Upload a file and return its token; ``advanced`` is called with the number of bytes uploaded.
 
-        It may take any time while it goes on; ``seconds`` bound the silence after the last byte.
-        Raises Denied, Unreachable, OSError.
+        It may take any time while it makes progress; ``seconds`` limit the silence after the last byte. Raises Denied,
+        Unreachable, OSError.
         """
         from kagglesdk.blobs.types.blob_api_service import ApiBlobType
 
@@ -528,13 +528,13 @@ class Datasets:
                     furthest, rounds = first, 0
             elif status in {429, 503}:
                 self._caller.patience.wait(self._caller.pause_seconds)
-                first = None  # ask how far it has come
+                first = None  # query how many bytes arrived
             else:
                 break
         raise Unreachable("kaggle", "upload", f"{name} was not taken (HTTP {status}, {furthest} bytes had come)")
 
     def create(self, slug: str, title: str, tokens: list[str]) -> str:
-        """Create a private dataset of uploaded files; return what is wrong, or nothing. Raises Denied, Unreachable."""
+        """Create a private dataset of uploaded files; return the error, or "". Raises Denied, Unreachable."""
         from kagglesdk.datasets.types.dataset_api_service import ApiDatasetNewFile
 
         files = [ApiDatasetNewFile() for _ in tokens]
@@ -567,7 +567,7 @@ def _address(answer: Answer) -> str:
 
 
 def _wrong(answer: Answer) -> str:
-    """Return what is wrong with a dataset that was to be created; empty: it says that all is well."""
+    """Return the error of a dataset's creation; "" if the answer reports success."""
     if answer.text("status").lower() == "ok":
         return ""
     return plain(answer.needed_text("error"))

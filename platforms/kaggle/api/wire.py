@@ -32,14 +32,14 @@ _MODULES = (
     "kagglesdk.security.types.oauth_service",
 )
 PIECE_BYTES = 1 << 16
-_ANSWER_BYTES_MAX = 64 << 20  # a finished session's log comes inside an answer
+_ANSWER_BYTES_MAX = 64 << 20  # an ended session's log is part of an answer
 _Result = TypeVar("_Result")
 _MESSAGE_CHARACTERS = 300
 _DOWNLOAD_TRIES = 5  # longest time without progress
 _RATE_MIN = 10_000  # bytes per second
 _REDIRECTS = 5  # redirects from a signed address to the file
-TOO_LARGE = 413  # also for what we do not take
-_TIMED_OUT = 408  # said by whatever stands between, which cannot know what was done
+TOO_LARGE = 413  # also for bodies that are ignored
+_TIMED_OUT = 408  # statuses of proxies, which cannot know what was done
 _NUMBER_MAX = 2**63 - 1
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s", re.ASCII)
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?:Z|\+00:00)?", re.ASCII)
@@ -55,9 +55,9 @@ class NoAnswer(ValueError):
 
 
 class Answer:
-    """The JSON object of an answer, or a part of it, of which each field is read by the type that it must have.
+    """The JSON object of an answer, or a part of it, whose fields are each read with their required type.
 
-    A field that is missing and one that is null are the same. Readers raise NoAnswer for a value of another type.
+    A missing field and null are the same. Readers raise NoAnswer for a value of another type.
     """
 
     def __init__(self, document: Any) -> None:
@@ -67,7 +67,7 @@ class Answer:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read an answer's body. Raises NoAnswer."""
+        """Parse an answer's body. Raises NoAnswer."""
         try:
             value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
         except NoAnswer:
@@ -105,7 +105,7 @@ class Answer:
         return value
 
     def word(self, name: str, kind: str, allowed: Collection[str]) -> str:
-        """Return which of the ``known`` words is meant, in any of the spellings of an enumeration named ``kind``."""
+        """Return which of the ``known`` words a field has, in any of the spellings of an enumeration named ``kind``."""
         text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
         if text not in allowed:
             raise NoAnswer(f"{name} is none of the words that are known")
@@ -184,13 +184,13 @@ def _refuse_constant(name: str) -> Any:
     raise NoAnswer(f"{name} is no number")
 
 
-# The wire types of Kaggle's library under our terms: our credentials, a deadline and a size limit on every exchange.
-# The library's client has no deadline, and takes whatever credentials lie around.
+# The wire types of Kaggle's library with our own transport: our credentials, a timeout and a size limit on every
+# exchange. The library's client has no timeout, and uses whatever credentials it finds.
 def import_library() -> None:
     """Import every part of the library that is used.
 
-    Its modules import each other in circles: threads that meet in there for the first time fail with a deadlock.
-    Raises ImportError.
+    Its modules import each other in cycles: threads that import them concurrently for the first time deadlock. Raises
+    ImportError.
     """
     with _IMPORTING:
         for name in _MODULES:
@@ -198,7 +198,7 @@ def import_library() -> None:
 
 
 def body_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
-    """Return what the library sends for a call of a service (``kernels.KernelsApiService``) with these fields."""
+    """Return the request that the library sends for a call of a service (``kernels.KernelsApiService``)."""
     package, _, label = service.partition(".")
     module = "".join(f"_{part.lower()}" for part in re.findall("[A-Z][a-z]+", label.replace("OAuth", "Oauth")))
     types = import_module(f"kagglesdk.{package}.types.{module[1:]}")
@@ -209,7 +209,7 @@ def body_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
 
 
 class Rest:
-    """A file from a byte on, for a request's body; tells how far it has been read."""
+    """A file from a byte on, as a request's body; it reports how far it was read."""
 
     def __init__(self, stream: BinaryIO, first: int, size: int, advanced: Callable[[int], object]) -> None:
         stream.seek(first)
@@ -226,7 +226,7 @@ class Rest:
             yield piece
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; a caller that waits for the whole goes on waiting."""
+        """Return the next bytes; the limit for a silence restarts."""
         piece = self._stream.read(size)
         self._advanced(self._stream.tell())
         self.renew()
@@ -234,9 +234,9 @@ class Rest:
 
 
 def _bounded(seconds: int) -> Any:
-    """Return a transport that ends every exchange in time and before it fills the memory.
+    """Return a transport that limits the time and the size of every exchange.
 
-    A ``Rest`` may take any time while it goes on, and so may a streamed answer once its head is here.
+    A ``Rest`` may take any time while it makes progress, and so may a streamed answer after its headers.
     """
     from requests.adapters import HTTPAdapter
     from requests.exceptions import ReadTimeout
@@ -258,7 +258,7 @@ def _bounded(seconds: int) -> Any:
         def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
             options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
             streamed = bool(options.get("stream"))
-            self.close()  # a connection of an earlier exchange is not watched in this one
+            self.close()  # a connection of an earlier exchange is not limited by this one
             try:
                 with Deadline(sum(options["timeout"])) as self.deadline:
                     if isinstance(request.body, Rest):
@@ -274,7 +274,7 @@ def _bounded(seconds: int) -> Any:
                             raise TooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
             except TimeoutError as error:
                 raise ReadTimeout(str(error), request=request) from error
-            response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
+            response._content = bytes(body)  # noqa: SLF001 - as reading .content would have set it
             return response
 
     return Bounded()
@@ -286,7 +286,7 @@ class Denied(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
         self.status = status
-        self.missing = status in {403, 404}  # Kaggle does not tell "not there" from "not yours"
+        self.missing = status in {403, 404}  # Kaggle does not distinguish "missing" from "not yours"
 
 
 class TooLarge(Denied):
@@ -307,14 +307,14 @@ class Throttled(Unreachable):
 class Wire:
     """Calls Kaggle with the wire types of kagglesdk. Keeps no connection, so any thread may use it at any time.
 
-    ``emulator`` is the address of an emulator that is used as a proxy; empty means the real place.
+    ``emulator`` is the address of an emulator that is used as a proxy; empty means the real Kaggle.
     """
 
     def __init__(self, credentials: Credentials, emulator: str, call_seconds: int) -> None:
         self.credentials = credentials
         self._emulator = emulator
         self._call_seconds = call_seconds
-        self.clock_shown: float | None = None  # what Kaggle's clock showed in its last answer, UTC seconds
+        self.clock_shown: float | None = None  # Kaggle's clock in its last answer, UTC seconds
 
     def call(
         self,
@@ -324,10 +324,10 @@ class Wire:
         read: Callable[[Answer], _Result],
         seconds: int | None = None,
     ) -> _Result:
-        """Make one remote call with the ``fields`` of its request, and return what ``read`` makes of its answer.
+        """Make one API call with the ``fields`` of its request, and return what ``read`` makes of its answer.
 
-        Raises Denied for a no, Unreachable when nothing can be concluded, as from a body that lacks what ``read``
-        needs, and Misconfigured when we are not let in.
+        Raises Denied if Kaggle rejects it, Unreachable if nothing is certain, such as for a body that lacks a field
+        that ``read`` needs, and Misconfigured if the credentials are rejected.
         """
         response = self._post(service, name, fields, seconds or self._call_seconds)
         try:
@@ -339,7 +339,7 @@ class Wire:
             raise Unreachable("kaggle", name, f"the answer is none: {error}") from None
 
     def location(self, service: str, name: str, fields: Mapping[str, Any]) -> str:
-        """Make a call that is answered by another address, and return that. Raises as ``call``."""
+        """Make a call that answers with a redirect, and return its address. Raises as ``call``."""
         response = self._post(service, name, fields, self._call_seconds, moves=True)
         address = str(response.headers.get("Location", ""))
         if not (response.is_redirect and address.startswith(("https://", "http://"))):
@@ -349,12 +349,12 @@ class Wire:
     def _post(
         self, service: str, name: str, fields: Mapping[str, Any], seconds: int, *, moves: bool = False
     ) -> requests.Response:
-        """Send a call and return its answer, unless that says no, or sends us elsewhere and not as it ``moves``."""
+        """Send a call and return its answer; raise for a refusal, and for a redirect unless it ``moves``."""
         from requests.exceptions import RequestException
 
         try:
             with self._session(seconds) as session:
-                session.max_redirects = _REDIRECTS  # none is followed here; with 0 the first would be an error
+                session.max_redirects = _REDIRECTS  # no redirect is followed here; with 0 the first would be an error
                 body = body_of(service, name, fields)
                 response = session.post(_address(f"{service}/{name}", self._emulator), json=body, allow_redirects=False)
         except (RequestException, TimeoutError) as error:
@@ -390,7 +390,7 @@ class Wire:
                 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
                 if isinstance(error, ReadTimeoutError) or (opened and isinstance(error, HTTPError)):
-                    return  # a session that says nothing, or a balancer that has waited long enough
+                    return  # a silent session, or a balancer that closed an idle stream
                 if isinstance(error, HTTPError):
                     raise Unreachable("kaggle", "read the log", _reason(error)) from None
                 raise
@@ -398,8 +398,8 @@ class Wire:
     def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
         """GET a signed address, without credentials, into the new file ``target``.
 
-        It may take any time while it goes on: what breaks off is resumed, ``seconds`` bound a silence and what comes
-        slower than _RATE_MIN is given up. Raises OSError from the local disk, Denied (also for a file above
+        It may take any time while it makes progress: a broken transfer is resumed, ``seconds`` limit a silence, and a
+        rate below _RATE_MIN is an error. Raises OSError from the local disk, Denied (also for a file above
         ``limit_bytes``), Unreachable.
         """
         from requests.exceptions import RequestException
@@ -430,7 +430,7 @@ class Wire:
                 if had and response.status_code != 206:
                     had = sink.seek(0)
                     sink.truncate()
-                # Pieces as they come: what is waited for is lost when the connection breaks.
+                # Small pieces: those still in a buffer are lost when the connection breaks.
                 while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
                     sink.write(piece)
                     if sink.tell() > limit_bytes:
@@ -441,10 +441,10 @@ class Wire:
     def put(
         self, url: str, source: Path, first: int | None, seconds: int, advanced: Callable[[int], object]
     ) -> tuple[int, str]:
-        """PUT the file to a signed address, from byte ``first`` on, or ask how far it has come (None).
+        """PUT the file to a signed address, from byte ``first`` on, or query how many bytes arrived (None).
 
-        ``advanced`` is called with how many bytes are out. The file may take any time, but not pause: a connection that
-        takes no byte for CONNECT_SECONDS, or gives no answer for ``seconds`` after the last one, is given up.
+        ``advanced`` is called with the number of bytes sent. The file may take any time, but not pause: a connection
+        that accepts no byte for CONNECT_SECONDS, or sends no answer for ``seconds`` after the last one, is closed.
         Returns the status and its Range header. Raises OSError, Unreachable.
         """
         from requests.exceptions import RequestException
@@ -495,7 +495,7 @@ class Wire:
 
 
 def _address(path: str, emulator: str) -> str:
-    """Return where a path of the API is: at Kaggle, or at the address that stands for it behind an emulator."""
+    """Return the URL of an API path: at Kaggle, or at its address behind an emulator."""
     from kagglesdk.kaggle_env import KaggleEnv, get_endpoint, get_env
 
     place = KaggleEnv.LOCAL if emulator else get_env()
@@ -508,7 +508,7 @@ def plain(text: object) -> str:
 
 
 def _refusal_of(response: Any) -> tuple[int, str]:
-    """Return the status and the message of a refusal; a body may name a worse status than its HTTP line."""
+    """Return the status and the message of a refusal; a body may contain a worse status than its HTTP line."""
     try:
         body = response.json()
         status, message = int(body["code"]), str(body["message"])
@@ -518,7 +518,7 @@ def _refusal_of(response: Any) -> tuple[int, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """Name an error without what it may quote: addresses of ours are signed, bodies may be anything."""
+    """Describe an error without text that it may quote: addresses of ours are signed, bodies may contain anything."""
     from requests.exceptions import ConnectionError as Broken
     from requests.exceptions import Timeout
 

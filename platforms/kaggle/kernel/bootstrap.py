@@ -1,8 +1,8 @@
-"""The program that Kaggle runs: it finds its inputs, starts the agent, and always leaves in good order.
+"""The program that runs on Kaggle: it finds its inputs, runs the agent, and always exits with success.
 
-This text is pushed as the kernel's source, so it stands alone: standard library, no file of its own, Python 3.11 or
-later. It exits 0 whatever happens, because Kaggle throws the output of a failed kernel away; how the session really
-ended is in the agent's result and in the last line that begins with the mark.
+This text is pushed as the kernel's source, so it must run alone: standard library, no file of its own, Python 3.11 or
+later. It always exits with 0, because Kaggle discards the output of a failed kernel; how the session really ended is in
+the agent's result and in the last line that begins with the mark.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from pathlib import Path
 from typing import Any
 
 _MARK = "##uff-scheduler##"
-# Every checkpoint that comes home counts its training time; above this size only the newest do.
+# Every imported checkpoint counts its training time; above this total size only the newest are kept.
 _BYTES_KEPT = 2 << 30
 _MANIFESTS_KEPT = 2
 _PIECE_BYTES = 1 << 20
-# Kaggle hands out a session's log inside one answer; what makes that too large would hide the result as well.
-_PRINTED_BYTES_MAX = 7 << 20  # a little less than is kept of it
+# Kaggle returns a session's log in one answer; a log that is too large for it would make the result unreadable as well.
+_PRINTED_BYTES_MAX = 7 << 20  # a little less than the adapter keeps
 _LINE_BYTES_MAX = 1 << 16
 _ORDER_BYTES_MAX = 64 << 20
 _LISTEN_SECONDS = 60.0  # scheduled
 _LISTEN_WALL_SECONDS_MIN = 0.2
 _PROOF_TRIES = 3
-# Names the file that Kaggle's own library reads inside a notebook; its content stands for the session and ends with it.
+# The variable with the path of a file that Kaggle's own library reads inside a notebook: a token that is valid for this
+# session only.
 _KEY_FILE = "KAGGLE_API_V1_TOKEN"
 _CALL_SECONDS = 20
 
@@ -44,11 +45,12 @@ def main(order: dict[str, Any]) -> None:
     """Run one session.
 
     ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code``, ``trees``
-    or ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and
-    then ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
-    ``secrets`` are in an input (``name``, ``sha256``, and ``pad``, which opens it), or ``names`` a person attached.
+    or ``store``), ``relays``: whether the store is a folder of this session that is downloaded after its end. With it
+    ``ask`` has two datasets: ``dataset``, which appears if this session must end early, and ``proof``, which exists
+    from the start. ``secrets`` are in an input (``name``, ``sha256``, and ``pad``, which decrypts it), or are the
+    ``names`` of those that a person attached.
     """
-    # When this is, by the run's clock: nothing of Kaggle's tells for certain when a session left the queue.
+    # The current time by the run's clock: nothing that Kaggle reports shows for certain when a session left the queue.
     clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **(order["launch"].get("clock") or {})}
     at = clock["epoch"] + (time.time() - clock["origin"]) * clock["scale"]  # noqa: TID251 - it is shipped
     say({"begins": order["launch"]["run"], "container": os.environ.get("KAGGLE_CONTAINER_NAME", ""), "at": at})
@@ -60,14 +62,14 @@ def main(order: dict[str, Any]) -> None:
     try:
         scratch = Path(tempfile.mkdtemp(prefix="uff-"))
         for wanted in order["inputs"]:
-            # What is only read is kept apart: the folder whose content comes home holds 20 GB.
+            # Files that are only read are kept apart: the folder whose content is downloaded is limited to 20 GB.
             into = store if wanted["into"] == "store" else scratch / wanted["into"]
             inputs += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
-        sys.path.append(str(scratch / "code"))  # the payload is here now
+        sys.path.append(str(scratch / "code"))  # the payload is importable from now on
         if order["relays"] and order.get("ask"):
             threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
         code = run_agent(order, scratch, store, secrets_of(order.get("secrets"), working))
-    except BaseException as error:  # noqa: BLE001 - a traceback would cost everything that was trained
+    except BaseException as error:  # noqa: BLE001 - an uncaught exception would lose everything that was trained
         say({"trouble": f"{type(error).__name__}: {error}"[:2000]})
     finally:
         over.set()
@@ -83,14 +85,14 @@ def say(document: dict[str, Any]) -> None:
 
 
 def working_folder() -> Path:
-    """Return the folder whose content is kept: where a kernel is started."""
+    """Return the folder whose content Kaggle keeps: the working directory of a kernel."""
     here = Path.cwd()
     usual = Path("/kaggle/working")
     return usual if here.name != "working" and usual.is_dir() else here
 
 
 def find_input(working: Path, name: str, sha256: str) -> Path:
-    """Return an attached file by name and digest, wherever this year's layout has put it."""
+    """Return an attached file by name and digest, as Kaggle's folder layout changes over time."""
     roots = [working.parent / "input", Path("/kaggle/input")]
     for root in roots:
         for path in sorted(root.rglob(name)):
@@ -107,7 +109,7 @@ def digest_of(path: Path) -> str:
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpack one of our own archives; return the files it gave."""
+    """Unpack one of our own archives; return its files."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
@@ -115,7 +117,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 
 
 def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
-    """Return the session's secrets by name: one that cannot be read is left out; the lane that needs it reports it."""
+    """Return the session's secrets by name, without those that cannot be read: the lane that needs one reports it."""
     if not wanted:
         return {}
     if "names" not in wanted:
@@ -126,13 +128,13 @@ def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
     for name in wanted["names"]:
         try:
             result[name] = importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the agent reports what is missing
+        except Exception as error:  # noqa: BLE001 - for any error: the agent reports what is missing
             say({"trouble": f"the secret {name} is not attached to this notebook: {type(error).__name__}"})
     return result
 
 
 def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[str, str]) -> int:
-    """Start the agent and pass on what it prints; a notebook keeps only what its own process prints."""
+    """Run the agent and print its output; a notebook keeps only what its own process prints."""
     mounts = [str(working_folder().parent / "input"), "/kaggle/input"]
     launch = {**order["launch"], "work_dir": "work", "mounts": list(dict.fromkeys(mounts))}
     if order["relays"]:
@@ -152,11 +154,11 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[s
 
 
 def pass_on(stream: Any) -> None:
-    """Print what a stream says, up to a limit; the rest is read and dropped, so that the writer never waits."""
+    """Print the lines of a stream, up to a limit; the rest is read and dropped, so that the writer never blocks."""
     left = _PRINTED_BYTES_MAX
     while line := stream.readline(_LINE_BYTES_MAX):
         if left > 0:
-            # A line of ours that is not from us would be believed.
+            # A printed line with our mark would be trusted as ours.
             text = line.decode(errors="replace").replace(_MARK, _MARK.replace("#", "_"))
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -166,12 +168,12 @@ def pass_on(stream: Any) -> None:
 
 
 def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
-    """Put the stop flag into the session's own store when the dataset that asks for it appears; say if that works."""
+    """Create the stop flag in the session's own store when the requested dataset appears; report whether that works."""
     run, ask = order["launch"]["run"], order["ask"]
     scale = float((order["launch"].get("clock") or {}).get("scale", 1.0))
     pause = max(_LISTEN_WALL_SECONDS_MIN, _LISTEN_SECONDS / scale)
     obstacle = "not tried"
-    for _ in range(_PROOF_TRIES):  # one answer that went wrong must not leave it deaf for hours
+    for _ in range(_PROOF_TRIES):  # a single failed request must not disable it for hours
         obstacle = obstacle_to_hearing(ask["proof"])
         if not obstacle or _KEY_FILE not in os.environ or over.wait(pause):
             break
@@ -179,7 +181,7 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
     while not obstacle and not over.wait(pause):
         try:
             is_mounted = is_there(ask["dataset"])
-        except Exception:  # noqa: BLE001, S112 - no answer is no word to stop
+        except Exception:  # noqa: BLE001, S112 - a failed request does not mean stop
             continue
         if is_mounted:
             flag = store / "runs" / run / "stop"
@@ -191,15 +193,15 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
 
 
 def obstacle_to_hearing(proof: str) -> str:
-    """Return why this session cannot see a dataset that is there; empty: it can."""
+    """Return why this session cannot see an existing dataset; "" if it can."""
     try:
         return "" if is_there(proof) else "its own inputs are not shown to it"
-    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on without it
+    except Exception as error:  # noqa: BLE001 - for any error: the training goes on without it
         return type(error).__name__
 
 
 def is_there(dataset: str) -> bool:
-    """Return whether Kaggle shows a dataset, named ``owner/slug``, to this session.
+    """Return whether a dataset, named ``owner/slug``, exists and is visible to this session.
 
     Raises OSError, HTTPException, ValueError, RuntimeError.
     """
@@ -223,13 +225,13 @@ def is_there(dataset: str) -> bool:
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """Return an order that was too large to be written in full."""
+    """Return an order that was compressed because of its size."""
     document: dict[str, Any] = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _ORDER_BYTES_MAX))
     return document
 
 
 def tidy(store: Path, files: list[Path]) -> None:
-    """Leave only what is new: what was given is home already, and of many large checkpoints the newest are enough."""
+    """Keep only new files: the inputs are in the store already, and of many large checkpoints the newest suffice."""
     for path in files:
         if path.is_relative_to(store):
             path.unlink(missing_ok=True)
