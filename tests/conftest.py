@@ -46,6 +46,28 @@ _ORDER = (
     *_IN_SERIES,
     *("tests/conformance/test_platform.py", "tests/integration/", "tests/conformance/", "tests/simulation/"),
 )
+# These start processes, emulators or a planner for minutes: too much work for `make test`, though they need no service.
+_SLOW = (
+    *("tests/e2e/", "tests/conformance/test_platform.py", "tests/conformance/test_no_answer.py"),
+    *(
+        "tests/integration/local_platform/",
+        "tests/integration/test_local_payload.py",
+        "tests/integration/test_payload_",
+    ),
+    *("tests/integration/kaggle/test_kaggle_acceptance.py", "tests/integration/kaggle/test_kaggle_crashes.py"),
+    *("tests/integration/kaggle/test_kaggle_program.py", "tests/integration/kaggle/test_kaggle_rehearsal.py"),
+    *("tests/integration/sagemaker/", "tests/integration/skypilot/", "tests/integration/targets/"),
+    *("tests/integration/web/test_approved_pictures.py", "tests/integration/web/test_web_api.py"),
+    *("tests/integration/test_acceptance.py", "tests/integration/test_certify.py", "tests/integration/test_scorers.py"),
+    *("tests/integration/test_daemon_manager.py", "tests/integration/test_each_run_alone.py"),
+    *("tests/integration/test_child_environment.py", "tests/integration/test_environment.py"),
+    *("tests/integration/test_killed_submit.py", "tests/integration/test_many_launches.py"),
+    *("tests/integration/test_manual_platform.py", "tests/integration/test_lying_buckets.py"),
+    *("tests/integration/test_no_foresight.py", "tests/integration/test_odd_numbers.py"),
+    *("tests/integration/test_planner_benchmark.py", "tests/integration/test_planner_oracle.py"),
+    *("tests/integration/test_planner_process.py", "tests/integration/test_solver_process.py"),
+    *("tests/integration/test_plugins.py", "tests/integration/test_tracker_example.py"),
+)
 # Fixtures that start a server, a browser or a sandbox of this machine, or mount something as root.
 _SERVICE_FIXTURES = {"browser", "lab", "postgresql", "sandbox", "sshd", "tiny_disk"}
 
@@ -70,7 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
-        if any(map(item.get_closest_marker, ("e2e", "slow", "postgres"))) or needs_service(item):
+        if item.nodeid.startswith(_SLOW):
+            item.add_marker("slow")
+        if any(map(item.get_closest_marker, ("slow", "postgres"))) or needs_service(item):
             item.add_marker("services")
         if item.get_closest_marker("postgres") and not item.nodeid.startswith(_ON_BOTH_SERVERS):
             item.add_marker("nightly")

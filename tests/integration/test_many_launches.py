@@ -7,10 +7,12 @@ from jobs.spec import JobSpec
 from scheduler.core.run import Running
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, runs
 from scheduler.store.engine import Database
 from tests.lab.fake import FakeCloud, FakePlatform, Script
+from tests.lab.patience import PATIENCE_SECONDS
 
 LAUNCHES = 200
 
@@ -25,6 +27,7 @@ def test_two_hundred_launches_never_find_the_database_locked(
         pools={name: Pool(name, "fake", "CPU", vram_gib=16.0, session_cap_seconds=3_600) for name in names},
         database=Database(url, busy_seconds=0.001),  # whoever finds the lock taken fails at once
         plan=lambda snapshot, _: dispatch(snapshot),
+        calls=Calls(PATIENCE_SECONDS),
     )
     with database.write() as tx:
         for index in range(LAUNCHES):
@@ -33,7 +36,7 @@ def test_two_hundred_launches_never_find_the_database_locked(
     cycle = Cycle(ports)
     for _ in range(3):  # the books of the pools are read first
         cycle.run()
-    ports.calls.settle(("launch",), 60.0)
+    ports.calls.settle(("launch",), PATIENCE_SECONDS)
     ports.database.close()
     with database.read() as tx:
         states = [run.state for run in runs.live(tx)]

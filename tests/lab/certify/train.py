@@ -105,7 +105,7 @@ def write(step: int, text: str) -> None:
             stream.write(text[at : at + 1000])
             stream.flush()
             if folder == final:
-                time.sleep(0.005)  # a disk so slow that a strike in the middle of a save shows the fault
+                time.sleep(0.05)  # a disk so slow that a strike in the middle of a save shows the fault under load too
     if folder != final:
         (folder / "meta.json").write_text(json.dumps({"step": step, "metrics": {}}))
         folder.rename(final)
