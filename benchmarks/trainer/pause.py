@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trainer.cases import WARMING, Case, data_of, make_model, ours_of
-from jobs.payload.trainers.tuning.documents import load_tokenizer, stop_tokens
-from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.rows import RowOrder, Rows, pack
 
 STEPS, SHORT = 30, 6  # short documents, four to a row
 COMPILED = 1.0  # seconds: a pause this much longer than a step is no step

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from sqlalchemy import Connection
 
 from jobs.nouns.window import DAY, Window
-from jobs.payload.trainers.tuning.tally import facts_told
+from jobs.payload.trainers.tuning.data.tally import facts_told
 from jobs.problem import NotFound
 from jobs.size import gpu_use, size
 from scheduler.notify.mail import WEEKLY

@@ -30,7 +30,7 @@ ALLOWED = {
     "jobs/payload/bounds.py",
     "jobs/payload/scorers/sandbox/sandbox.py",
     "jobs/payload/supervise.py",
-    "jobs/payload/trainers/tuning/card.py",
+    "jobs/payload/trainers/tuning/devices/card.py",
     "platforms/local/adapter.py",
     "platforms/local/processes.py",
     "scheduler/service/requests/concerns.py",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.payload.trainers.tuning.documents import documents, files
+from jobs.payload.trainers.tuning.data.documents import documents, files
+from jobs.payload.trainers.tuning.data.rows import RowOrder, Rows, pack, place_pieces
+from jobs.payload.trainers.tuning.data.tally import Tally
 from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.options import read_options, rows_at_once, unfit_devices
-from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack, place_pieces
-from jobs.payload.trainers.tuning.tally import Tally
 
 
 class Letters:

@@ -14,7 +14,7 @@ import transformers
 from torch.nn import functional
 
 from jobs.payload.trainers.tuning import attention
-from jobs.payload.trainers.tuning.card import Device
+from jobs.payload.trainers.tuning.devices.card import Device
 from jobs.payload.trainers.tuning.model import CausalLM
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import Desk, accelerators

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 import torch
 
-from jobs.payload.trainers.tuning.card import find_card
+from jobs.payload.trainers.tuning.devices.card import find_card
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 
 USUAL = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
 from jobs.payload.bounds import training_data as read_data
-from jobs.payload.trainers.tuning.documents import load_tokenizer
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer
+from jobs.payload.trainers.tuning.data.rows import describe
 from jobs.payload.trainers.tuning.options import STAGES
-from jobs.payload.trainers.tuning.rows import describe
 from tests.lab.desk import Desk
 
 CHAT = [{"role": "user", "content": "say a"}]

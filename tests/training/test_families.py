@@ -11,9 +11,9 @@ import transformers
 
 from jobs.payload.trainers.tuning import model
 from jobs.payload.trainers.tuning.base import check_length
+from jobs.payload.trainers.tuning.data.rows import BEGINS, LEARNED, Rows, seal, write_rows
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.model import ALONE, CausalLM, attention_kind, separation
-from jobs.payload.trainers.tuning.rows import BEGINS, LEARNED, Rows, seal, write_rows
 from tests.lab.families import PACKED, RECURRENT, VOCABULARY, family_config, family_model, known
 
 WINDOWED = sorted(model._READ_POSITIONS)

@@ -16,8 +16,8 @@ pytest.importorskip("peft")
 pytest.importorskip("PIL")
 from PIL import Image
 
-from jobs.payload.trainers.tuning.documents import load_tokenizer
-from jobs.payload.trainers.tuning.images import Sight, find_sight, image_digest, lay
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer
+from jobs.payload.trainers.tuning.data.images import Sight, find_sight, image_digest, lay
 from tests.lab.desk import Desk, make_seeing_model
 
 COLOURS = {"red": (220, 30, 30), "green": (20, 200, 40), "blue": (20, 40, 230), "white": (240, 240, 240)}

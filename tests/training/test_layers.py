@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 import transformers
 
-from jobs.payload.trainers.tuning import layers
+from jobs.payload.trainers.tuning.devices import layers
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 
 

@@ -15,14 +15,14 @@ import tokenizers
 from PIL import Image
 
 from jobs.payload.trainers.trainer_kit import Training
-from jobs.payload.trainers.tuning.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.images import find_sight, lay
+from jobs.payload.trainers.tuning.data.rows import pack, samples
+from jobs.payload.trainers.tuning.devices.group import Group
 from jobs.payload.trainers.tuning.errors import UnreadableData
-from jobs.payload.trainers.tuning.group import Group
-from jobs.payload.trainers.tuning.images import find_sight, lay
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rounds import Rounds
-from jobs.payload.trainers.tuning.rows import pack, samples
 from tests.lab.desk import Desk, make_seeing_model, make_tokenizer
 
 CHATML = (

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 import torch
 
-from jobs.payload.trainers.tuning.card import find_card
+from jobs.payload.trainers.tuning.devices.card import find_card
 from jobs.payload.trainers.tuning.model import CausalLM, make_model
 from jobs.payload.trainers.tuning.optimizer import make_adamw
 from jobs.payload.trainers.tuning.options import read_options

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
-from jobs.payload.trainers.tuning import rows as packing
-from jobs.payload.trainers.tuning.rows import BEGINS, LEARNED, Rows
+from jobs.payload.trainers.tuning.data import rows as packing
+from jobs.payload.trainers.tuning.data.rows import BEGINS, LEARNED, Rows
 from tests.lab.desk import REPOSITORY, Desk
 
 PACK = """
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from jobs.payload.trainers.tuning import rows as packing
-from jobs.payload.trainers.tuning.rows import pack
+from jobs.payload.trainers.tuning.data import rows as packing
+from jobs.payload.trainers.tuning.data.rows import pack
 
 class Bytes:
     eos_token_id, eos_token, bos_token, chat_template, init_kwargs = 0, "e", "b", None, {}

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
 from jobs.payload.lane.failure import classify
-from jobs.payload.trainers.tuning.documents import load_tokenizer
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer
+from jobs.payload.trainers.tuning.data.tally import check
 from jobs.payload.trainers.tuning.errors import TrainingRefused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rounds import Reward, RewardSpread
-from jobs.payload.trainers.tuning.tally import check
 from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
 from tests.lab.records import lines_of, odd_file
 
@@ -261,7 +261,7 @@ def test_an_answer_that_teaches_no_end_is_left_out(stage: str, tmp_path: Path, m
 def test_a_model_at_whose_end_nothing_stops_is_refused(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.payload.trainers.tuning.documents.stop_tokens", lambda *_: frozenset())
+    monkeypatch.setattr("jobs.payload.trainers.tuning.data.documents.stop_tokens", lambda *_: frozenset())
     with pytest.raises(UnreadableData, match="stops at no token: name eos_token"):
         read("grpo", model, tmp_path / "none", "--reward", "x", "--new-tokens", "32")
 

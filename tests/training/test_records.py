@@ -12,10 +12,10 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import tokenizers
 import transformers
 
-from jobs.payload.trainers.tuning.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.rows import Rows, pack, samples
+from jobs.payload.trainers.tuning.data.tally import check
 from jobs.payload.trainers.tuning.errors import UnreadableData
-from jobs.payload.trainers.tuning.rows import Rows, pack, samples
-from jobs.payload.trainers.tuning.tally import check
 from tests.lab.desk import Desk
 from tests.lab.records import lines_of, odd_file
 

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 import torch
 
-from jobs.payload.trainers.tuning.card import FP8_FROM, find_card
+from jobs.payload.trainers.tuning.devices.card import find_card
+from jobs.payload.trainers.tuning.devices.fp8 import FP8_FROM
 from jobs.payload.trainers.tuning.memory import STATUS
 from jobs.payload.trainers.tuning.model import make_model
 from jobs.payload.trainers.tuning.options import read_options

@@ -16,9 +16,9 @@ pytest.importorskip("peft")
 import torch
 
 from jobs.payload.trainers.trainer_kit import Training
-from jobs.payload.trainers.tuning.card import find_card
-from jobs.payload.trainers.tuning.documents import load_tokenizer
-from jobs.payload.trainers.tuning.group import Group
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer
+from jobs.payload.trainers.tuning.devices.card import find_card
+from jobs.payload.trainers.tuning.devices.group import Group
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.rounds import Rounds
 from tests.lab.desk import Desk, hidden

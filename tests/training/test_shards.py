@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 import transformers
 
-from jobs.payload.trainers.tuning import optimizer
-from jobs.payload.trainers.tuning.card import Device
-from jobs.payload.trainers.tuning.group import Group
+from jobs.payload.trainers.tuning.devices import sharding
+from jobs.payload.trainers.tuning.devices.card import Device
+from jobs.payload.trainers.tuning.devices.group import Group
 from jobs.payload.trainers.tuning.memory import TooLargeForOneDevice
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import REPOSITORY, Desk, accelerators
@@ -130,15 +130,15 @@ def test_tied_weights_are_one_and_a_kill_at_any_moment_costs_steps_only(
 def test_weights_are_shared_out_where_they_do_not_fit_one_device(
     options: tuple[str, ...], memory: int, shared: bool, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 100_000 < optimizer.parameters(str(model)) < 150_000
+    assert 100_000 < sharding.parameters(str(model)) < 150_000
     read = read_options(["--model", str(model), *options])
     card, group = Device("cuda:0", "a card", "bf16", compiles=False), Group("cpu")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=memory))
-    assert not optimizer.is_shared(read, str(model), card, group), "alone there is nobody to share with"
+    assert not sharding.is_shared(read, str(model), card, group), "alone there is nobody to share with"
     group.size = 2
     monkeypatch.setattr(group, "any", lambda *wishes: wishes)
-    assert optimizer.is_shared(read, str(model), card, group) == shared
+    assert sharding.is_shared(read, str(model), card, group) == shared
 
 
 @pytest.mark.parametrize(("options", "memory"), [((), 1), (("--shard", "on"), 150_000)], ids=["does not fit", "asked"])
@@ -151,7 +151,7 @@ def test_a_base_in_4_bits_needs_one_process_for_all_devices(
     group.size = 2
     monkeypatch.setattr(group, "any", lambda *wishes: wishes)
     with pytest.raises(TooLargeForOneDevice):
-        optimizer.is_shared(read, str(model), Device("cuda:0", "a card", "bf16", compiles=False), group)
+        sharding.is_shared(read, str(model), Device("cuda:0", "a card", "bf16", compiles=False), group)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import tokenizers
 import transformers
 
-from jobs.payload.trainers.tuning.documents import PROBES, digest, first_lost, load_tokenizer
+from jobs.payload.trainers.tuning.data.documents import PROBES, digest, first_lost, load_tokenizer
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 
 

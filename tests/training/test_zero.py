@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("deepspeed")
-from jobs.payload.trainers.tuning import zero
+from jobs.payload.trainers.tuning.devices import zero
 from tests.lab.desk import REPOSITORY, Desk, accelerators
 
 STEPS = 12

@@ -11,7 +11,7 @@ from jobs.corpus.build.build import build
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.sources import Files
-from jobs.payload.trainers.tuning.forms import read_record, readable
+from jobs.payload.trainers.tuning.data.forms import read_record, readable
 
 Built = Callable[..., CorpusManifest]
 GOOD = {"session_id": "s", "tank_building_stage": "stage_2", "component_code": "defmodule Good do end"}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.corpus.errors import Findings, Kind
 from jobs.corpus.options import STAGES
-from jobs.payload.trainers.tuning.forms import OddRecord, TrainingRecord, read_record, readable
+from jobs.payload.trainers.tuning.data.forms import OddRecord, TrainingRecord, read_record, readable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -439,7 +439,7 @@ _HEADINGS: Mapping[str, str] = {
 def document_of(value: Any, source: str, line: int, findings: Findings) -> CorpusDocument | None:
     """The document of one parsed record, or None (with a finding) when it holds no text.
 
-    A record that trainers learn by its parts (see tuning/forms.py) keeps these, and its text is all of them in order.
+    A record that trainers learn by its parts (tuning/data/forms.py) keeps these, and its text is all of them in order.
     The text of others is `text` if given, else `component_code` followed by one paragraph per kind of note.
     A null or a wrong type costs the field, not the record.
     """

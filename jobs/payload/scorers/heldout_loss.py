@@ -73,8 +73,8 @@ class Transformer:
             import torch
             from transformers import AutoModelForCausalLM
 
-            from ..trainers.tuning.documents import first_lost, load_tokenizer
-            from ..trainers.tuning.model import base_digest
+            from ..trainers.tuning.base import base_digest
+            from ..trainers.tuning.data.documents import first_lost, load_tokenizer
         except ImportError as error:
             raise NotGiven(f"{error}; add torch and transformers to the evaluation's requirements") from None
         self._torch, self._first_lost = torch, first_lost

@@ -233,10 +233,6 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # One set-up made ready to be tried: a model with random weights, its optimiser, a step, and rows to learn from.
 def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[Any], Step]:
     """Return the model, what is trained of it, and a function that makes one step of the optimiser."""
@@ -408,3 +404,7 @@ def make_batch(setup: dict[str, Any], model: Any, rows: int, length: int, device
         batch["image_grid_thw"] = torch.tensor([[1, high, wide]] * rows, device=device)
         batch["mm_token_type_ids"] = (tokens == config.image_token_id).int()
     return batch
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -116,9 +116,9 @@ def _check(adapter: Path, base: str, place: str) -> None:
         print(f"merge: {adapter} does not say on which base it was trained; {base} is taken for it", file=sys.stderr)
         return
     if TYPE_CHECKING or __package__:
-        from .tuning.model import base_digest
+        from .tuning.base import base_digest
     else:
-        from tuning.model import base_digest
+        from tuning.base import base_digest
     trained_on, actual = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
     if trained_on not in (base, actual):
         raise TrainingRefused(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from jobs.definition import whole_of
 from jobs.nouns.window import HOUR
-from jobs.payload.trainers.tuning.tally import facts_told
+from jobs.payload.trainers.tuning.data.tally import facts_told
 from jobs.size import counted, size
 from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
 from scheduler.cli.commands.complete import Job

@@ -1,1 +1,1 @@
-"""The parts of finetune.py, each one noun: rows, model, group of processes, loop, fingerprint, checkpoint."""
+"""The parts of finetune.py: options, session, model, optimiser, loop, checkpoint, fingerprint, stages of TRL."""

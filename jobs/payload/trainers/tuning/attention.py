@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .card import Device
+from .devices.card import Device
 from .errors import say
 
 NAME = "documents apart"

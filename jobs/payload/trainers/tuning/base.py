@@ -6,6 +6,7 @@ was cut off, or of a folder that is not there, does not say what to do.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
 _HEADER_BYTES_MAX = 100 << 20
 _TOLD_MAX = 3
 _FACTOR_MAX = 1e6
+_EDGE_BYTES = 1 << 20
 _FETCH_AGAIN = (
     "Fetch it again, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
 )
@@ -43,6 +45,26 @@ def check_loaded(source: str, missing: Collection[str]) -> None:
     if missing:
         listed = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
         raise TrainingRefused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
+
+
+def base_digest(source: str) -> str:
+    """Return a digest of a base model that does not depend on its path; the name itself for a model on the Hub.
+
+    It covers config.json, and the name, size, first and last MiB of each file of weights. Reading 13 GB would take as
+    long as a dozen steps, and all bytes of an input were checked when it was fetched.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return source
+    whole = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            edges = file.read(_EDGE_BYTES)
+            file.seek(max(0, size - _EDGE_BYTES))
+            edges += file.read(_EDGE_BYTES)
+        whole.update(f"{path.name} {size} {hashlib.sha256(edges).hexdigest()}\n".encode())
+    return whole.hexdigest()
 
 
 def check_length(length: int, config: Mapping[str, Any], source: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .devices.group import is_part
 from .errors import TrainingRefused
-from .group import is_part
 
 # Background saves: weights and optimiser state are copied to host memory and written while training goes on.
 _BIG = 1 << 28  # bytes; writing less takes no longer than copying it

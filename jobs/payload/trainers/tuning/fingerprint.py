@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .memory import CHANGED
 
 if TYPE_CHECKING:
-    from .card import Device  # with torch
+    from .devices.card import Device  # with torch
 
 FORMAT = 1
 EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"

@@ -15,16 +15,16 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint
 from .attention import document_ends
-from .card import Device
 from .checkpoint import StateSnapshot
+from .data.rows import RowOrder, Rows, draw_seed
+from .devices.card import Device
+from .devices.group import Group
+from .devices.zero import Zero
 from .errors import STEPS, Divergence, TrainingRefused, say
-from .group import Group
 from .model import CausalLM
 from .optimizer import Optimizer, rate_at
 from .rounds import Rounds
-from .rows import RowOrder, Rows, draw_seed
 from .start import Start
-from .zero import Zero
 
 # Memory, speed and loss of a session's first three steps are reported, as they show early what the others will be.
 FIRST_STEPS = 3

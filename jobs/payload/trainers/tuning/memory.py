@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .card import Device  # with torch
+    from .devices.card import Device  # with torch
 
 
 STATUS = 77  # with which a process ends whose memory was too small

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import re
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
-from .card import Device, use_fp8
 from .checkpoint import read_fingerprint
+from .data.images import KINDS, PREPROCESSOR, preprocessor
+from .devices.card import Device
+from .devices.fp8 import use_fp8
+from .devices.layers import connect, device_map
+from .devices.offload import OffloadedInputs
 from .errors import TrainingRefused, say
-from .images import KINDS, PREPROCESSOR, preprocessor
-from .layers import connect, device_map
 from .memory import HALF, OFFLOAD
 
 # How packed documents are isolated from each other, per model family. Attention layers take an attention mask.
@@ -74,70 +74,6 @@ def _masks_come_from_positions() -> bool:
     return True
 
 
-# Activation offload: with gradient checkpointing, layer inputs wait for the backward pass in host memory, not on the
-# GPU.
-_COPYING_MAX = 2  # copies to the host in flight; the GPU keeps those inputs until their copy is complete
-
-
-class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]  # torch is not installed here
-    """Saved-tensor hooks that offload layer inputs to the host, for a forward pass and the backward pass after it."""
-
-    def __init__(self, width: int) -> None:
-        """``width`` is the hidden size: CUDA tensors of shape (rows, tokens, width) are offloaded, all others stay."""
-        super().__init__(self._put_away, self._bring_back)
-        self._width = width
-        self._copying = torch.cuda.Stream()
-        self._away: list[torch.Tensor] = []
-        self._leaving: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
-        self._back: dict[int, tuple[torch.Tensor, torch.cuda.Event]] = {}
-
-    def __enter__(self) -> None:
-        """Drop the inputs of the previous step, whose backward pass is complete, and start to record new ones."""
-        self._wait_for_copies(0)
-        self._away, self._back = [], {}
-        super().__enter__()
-
-    def _put_away(self, tensor: torch.Tensor) -> torch.Tensor | int:
-        if not tensor.is_cuda or tensor.dim() != 3 or tensor.shape[-1] != self._width:
-            return tensor
-        self._wait_for_copies(_COPYING_MAX - 1)
-        away = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        self._away.append(away)
-        self._leaving.append((tensor, self._copied(away, tensor)))
-        return len(self._away) - 1
-
-    def _bring_back(self, kept: Any) -> torch.Tensor:
-        if isinstance(kept, torch.Tensor):
-            return kept
-        self._wait_for_copies(0)
-        if kept not in self._back:
-            self._back[kept] = self._coming(kept)
-        tensor, there = self._back.pop(kept)
-        torch.cuda.current_stream().wait_event(there)
-        if kept and kept - 1 not in self._back:
-            self._back[kept - 1] = self._coming(kept - 1)
-        return tensor
-
-    def _wait_for_copies(self, at_most: int) -> None:
-        """Make the compute stream wait until at most ``at_most`` copies to the host are in flight.
-
-        Only then may the memory of a copied tensor be reused.
-        """
-        while len(self._leaving) > at_most:
-            torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
-
-    def _coming(self, number: int) -> tuple[torch.Tensor, torch.cuda.Event]:
-        tensor = torch.empty_like(self._away[number], device="cuda")
-        return tensor, self._copied(tensor, self._away[number])
-
-    def _copied(self, target: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event:
-        """Queue a copy after all work queued on the compute stream; return the CUDA event that marks its end."""
-        self._copying.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copying):
-            target.copy_(source, non_blocking=True)
-            return self._copying.record_event()
-
-
 # Options of a configuration that change the logits or the loss; with any of them the loss cannot be computed in chunks.
 _ODD_LOGITS = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
@@ -149,7 +85,6 @@ _NOT_ADAPTED |= dict.fromkeys(("llama4_text", "phimoe"), r".*\.router")
 NOT_IN_4_BITS = ("mamba", "rwkv")  # transformers reads their weights directly, without the layers that dequantise them
 _TOKENS_AT_ONCE = 2_048  # chunk size of the loss: the logits of one chunk are in memory
 _NAMED_MAX = 4  # kinds of weights listed in a message
-_EDGE_BYTES = 1 << 20
 EAGER = "eager"  # the attention that the model implements itself in Python
 
 
@@ -474,23 +409,3 @@ def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool)
                 f"--{option} {wanted}: a trained adapter keeps its form. Say --{option} "
                 f"{config[name]}, or train a new adapter without that parent"
             )
-
-
-def base_digest(source: str) -> str:
-    """Return a digest of a base model that does not depend on its path; the name itself for a model on the Hub.
-
-    It covers config.json, and the name, size, first and last MiB of each file of weights. Reading 13 GB would take as
-    long as a dozen steps, and all bytes of an input were checked when it was fetched.
-    """
-    folder = Path(source)
-    if not folder.is_dir():
-        return source
-    whole = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            edges = file.read(_EDGE_BYTES)
-            file.seek(max(0, size - _EDGE_BYTES))
-            edges += file.read(_EDGE_BYTES)
-        whole.update(f"{path.name} {size} {hashlib.sha256(edges).hexdigest()}\n".encode())
-    return whole.hexdigest()

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .data.tally import SKIP_AT_MOST
 from .errors import TrainingRefused
 from .memory import ALL, CHANGES, HALF, OFFLOAD
-from .tally import SKIP_AT_MOST
 
 # DeepSpeed's configuration, made from the command line; a file of one's own may say more of ZeRO, and nothing else.
 _ZERO = "zero_optimization"

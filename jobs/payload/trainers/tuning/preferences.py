@@ -22,9 +22,8 @@ import torch
 
 from ..trainer_kit import Training
 from . import checkpoint, fingerprint
-from .base import check_length
-from .card import Device, find_card
-from .documents import (
+from .base import base_digest, check_length
+from .data.documents import (
     check_read,
     check_vocabulary,
     check_words,
@@ -39,8 +38,7 @@ from .documents import (
     unread,
     with_one_text,
 )
-from .errors import TrainingRefused, UnreadableData, say
-from .forms import (
+from .data.forms import (
     THOUGHTS,
     LostPart,
     OddRecord,
@@ -51,13 +49,15 @@ from .forms import (
     read_record,
     without_given,
 )
+from .data.rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
+from .data.tally import Tally, check
+from .devices.card import Device, find_card
+from .errors import TrainingRefused, UnreadableData, say
 from .memory import facts_of, recall
-from .model import CausalLM, base_digest, make_model
+from .model import CausalLM, make_model
 from .options import rows_at_once
 from .rounds import Reward, RewardSpread, named
-from .rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
 from .session import data_files, data_folder, judge
-from .tally import Tally, check
 
 _FORMS = {
     "dpo": '{"prompt": ..., "chosen": ..., "rejected": ...}',

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 from ..trainer_kit import Training
-from .card import Device
-from .documents import check_read, check_words, records, rendered, some_stops, special_texts, with_one_text
+from .data.documents import check_read, check_words, records, rendered, some_stops, special_texts, with_one_text
+from .data.forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
+from .data.rows import LEARNED, UNWRITTEN, Batch, RowOrder, Rows, draw_seed, endless, pack, spread, tokens_before
+from .data.tally import Tally, left_out
+from .devices.card import Device
+from .devices.group import Group
 from .errors import TrainingRefused, say
-from .forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
-from .group import Group
 from .model import CausalLM
-from .rows import LEARNED, UNWRITTEN, Batch, RowOrder, Rows, draw_seed, endless, pack, spread, tokens_before
-from .tally import Tally, left_out
 
 # Rewards: any command that scores an evaluation scores what the model writes while it learns.
 _SCORES = "scores.jsonl"

@@ -13,21 +13,21 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
-from .base import check_length
-from .card import Device, find_card
-from .documents import check_vocabulary, data_digest, digest, files, load_tokenizer, stop_tokens, unread
+from .base import base_digest, check_length
+from .data.documents import check_vocabulary, data_digest, digest, files, load_tokenizer, stop_tokens, unread
+from .data.images import KINDS, Sight, find_sight, image_digest, lay
+from .data.rows import RowOrder, Rows, describe, pack, samples
+from .data.tally import check, left_out
+from .devices.card import Device, find_card
+from .devices.group import Group
+from .devices.sharding import Sharing, is_shared, load_in_turn, parameters
 from .errors import TrainingRefused, UnreadableData, say
-from .group import Group
-from .images import KINDS, Sight, find_sight, image_digest, lay
 from .loop import FirstSteps, Loop, LoopWork
 from .memory import facts_of, keep, recall
-from .model import ALONE, CausalLM, base_digest, load_libraries, make_model, separation
-from .optimizer import Sharing, is_shared, load_in_turn, parameters
+from .model import ALONE, CausalLM, load_libraries, make_model, separation
 from .options import by_layers, rows_at_once
 from .rounds import Rounds
-from .rows import RowOrder, Rows, describe, pack, samples
 from .start import Start
-from .tally import check, left_out
 
 HELD_OUT_ROWS = 32
 
@@ -148,7 +148,7 @@ def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | No
     """Return the image settings of a vision model; None for text. Raises TrainingRefused if --zero cannot train it."""
     sight = find_sight(source, options.image_tokens)
     if options.zero:
-        from .zero import check
+        from .devices.zero import check
 
         if sight is not None:
             raise TrainingRefused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from .errors import UnreadableData
+from ..errors import UnreadableData
 
 _REASONS_MAX = 20  # kept; more are counted as one
 _MORE = "another reason"

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import TrainingRefused
 from .documents import data_digest, digest, document_of, named_images, records
-from .errors import TrainingRefused
 from .forms import OddRecord
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally

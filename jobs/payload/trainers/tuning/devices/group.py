@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from .errors import TrainingRefused
+from ..errors import TrainingRefused
 
 _PATIENCE = timedelta(hours=2)  # timeout: ranks wait while rank 0 loads data or saves
 _BUCKET_ELEMENTS = 1 << 25

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .errors import TrainingRefused
+from ..errors import TrainingRefused
 
 _QUANTIZED_BYTES = 0.53  # of a weight of a layer: 4 bits, and scales that are quantized themselves
 _ADAPTER_BYTES = 16  # of its weight: itself, its gradient and the optimiser's two states

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from .errors import TrainingRefused, UnreadableData
+from ..errors import TrainingRefused, UnreadableData
 from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, TrainingRecord, is_learned, is_marked, read_record
 from .tally import Tally
 

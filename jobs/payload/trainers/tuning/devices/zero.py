@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from . import checkpoint
+from .. import checkpoint
+from ..checkpoint import Saved, free_memory
+from ..errors import TrainingRefused
+from ..model import CausalLM
+from ..optimizer import make_adamw
+from ..options import zero_config
 from .card import Device
-from .checkpoint import Saved, free_memory
-from .errors import TrainingRefused
 from .group import Group
-from .model import CausalLM
-from .optimizer import make_adamw
-from .options import zero_config
 
 _STATES = ("exp_avg", "exp_avg_sq")
 _KEPT, _SAVED = 16, 12  # bytes a weight: with its states and gradient; of a checkpoint
