@@ -1,7 +1,7 @@
-"""Scores: what an evaluation says of a checkpoint, read from a file that may be mistaken or hostile.
+"""Scores of an evaluation and votes of users, read from untrusted files.
 
 The first line names model, checkpoint, test set and scorer; each further line is one item's value of one metric. A file
-with anything wrong in it gives no verdict: the rest may be wrong too. docs/gates.md has the format.
+with any error gives no scores, because the rest may be wrong too. docs/gates.md has the format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOTES_MAX = 20
 
 
 class ScoresError(InvalidInput):
-    """A score file that gives no verdict: ``line`` of it (from 1; 0 for the whole), why, and what to do."""
+    """A score file is invalid: ``line`` (from 1; 0: the whole file), why, and what to do."""
 
     def __init__(self, line: int, why: str, remedy: str) -> None:
         super().__init__(f"scores{f', line {line}' if line else ''}", why, remedy)
@@ -37,7 +37,7 @@ class ScoresError(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One item's value of one metric, and perhaps a short text that shows why."""
+    """One item's value of one metric, perhaps with a short text that shows why."""
 
     item: str
     cluster: str
@@ -47,11 +47,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one scorer said of one checkpoint on one test set: by metric, by item.
-
-    ``agreement`` is, for metrics that another model judges, the table of counts of people's labels against its own;
-    ``notes`` say how it was scored.
-    """
+    """Scores of a checkpoint by metric and item, tables of counts of judged metrics, and notes on the scoring."""
 
     model: str
     checkpoint: str
@@ -65,10 +61,10 @@ class Scores:
 def read_scores(
     stream: BinaryIO, *, model: str, checkpoint: str, test_set: str, items: Mapping[str, Item] | None = None
 ) -> Scores:
-    """Read a score file that must be of this model, checkpoint and test set; nothing is held but what passes.
+    """Read the score file of this model, checkpoint and test set. Raises ScoresError for the first error.
 
-    Where the set's ``items`` are given, a metric has a value of each of them and of no other, and one that is named
-    ``metric.domain`` of each item of that domain; clusters are the set's. Raises ScoresError for the first thing wrong.
+    With ``items``, a metric must have a value of each item, and ``metric.domain`` of each item of that domain; clusters
+    are those of the set.
     """
     reading = _Reading(stream)
     header = reading.header()
@@ -86,7 +82,7 @@ def read_scores(
 
 
 class _Reading:
-    """Reads line by line, never more than one of them, and counts."""
+    """Reads line by line, and enforces the limits."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -104,7 +100,7 @@ class _Reading:
         return document
 
     def scores(self, items: Mapping[str, Item] | None) -> dict[str, dict[str, Score]]:
-        """Return every further line."""
+        """Return all further lines."""
         result: dict[str, dict[str, Score]] = {}
         clusters: dict[str, str] = {}
         while (document := self._next()) is not None:
@@ -171,7 +167,7 @@ class _Reading:
 
 
 def _check_whole(by_metric: Mapping[str, Mapping[str, Score]], items: Mapping[str, Item]) -> None:
-    """Raise ScoresError for a metric that left items out: those may be the ones that it fails."""
+    """Raise ScoresError for a metric without some items, which may be the failed ones."""
     domains: dict[str, set[str]] = {}
     for item in items.values():
         domains.setdefault(item.domain, set()).add(item.id)
@@ -212,14 +208,13 @@ def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(clean(note, EXAMPLE_MAX) for note in value)
 
 
-# Votes: what those who use a version say of it, read from a file that may be mistaken or hostile.
 VOTES_MAX = 100_000  # of one version
 VOTES_BYTES_MAX = 256 << 20
 VOTE_BYTES_MAX = 4_096
 
 
 class VotesError(InvalidInput):
-    """A file of votes that tells nothing: ``line`` of it (from 1; 0 for the whole), why, and what to do."""
+    """A file of votes is invalid: ``line`` (from 1; 0: the whole file), why, and what to do."""
 
     def __init__(self, line: int, why: str, remedy: str) -> None:
         super().__init__(f"votes{f', line {line}' if line else ''}", why, remedy)
@@ -228,17 +223,14 @@ class VotesError(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What one request, or one pair of answers, said: whether the version in use was worse, or failed."""
+    """One request, or one pair of answers: whether the promoted version was worse, or failed."""
 
     cluster: str
     worse: bool
 
 
 class Votes:
-    """The votes of one version, ``ufm@3``, in the order of a file; ``digest`` names what was read so far, in SHA-256.
-
-    A last line without an end is being written and counts next time.
-    """
+    """The votes of one version (``ufm@3``) in a file; ``digest`` is the SHA-256 of all complete lines read so far."""
 
     def __init__(self, stream: BinaryIO, version: str) -> None:
         self._stream = stream
@@ -248,11 +240,11 @@ class Votes:
 
     @property
     def digest(self) -> str:
-        """Of all whole lines that were read."""
+        """SHA-256 of all complete lines read so far."""
         return self._read.hexdigest()
 
     def __iter__(self) -> Iterator[Vote]:
-        """Yield the version's votes, never more than a line of them in memory. Raises VotesError, OSError."""
+        """Yield the version's votes, one line in memory at a time. Raises VotesError, OSError."""
         own = 0
         while (line := self._stream.readline(VOTE_BYTES_MAX + 1)).endswith(b"\n"):
             self._count(line)

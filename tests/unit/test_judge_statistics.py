@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from jobs.payload.scorers.kappa import kappa_of, table_of
+from jobs.payload.scorers.kappa import kappa_of
 from jobs.scores import Vote
 from scheduler.judge.evidence import (
     RESAMPLES,
@@ -143,7 +143,6 @@ def test_kappa_is_agreement_beyond_chance() -> None:
     assert found.lower == pytest.approx(0.4 - 1.6449 * 0.1276, abs=2e-3)
     assert kappa_of([[50, 0], [0, 0]]).kappa is None
     assert kappa_of([]).labels == 0
-    assert table_of(["yes", "no", "yes"], ["yes", "yes", "yes"]) == [[0, 1], [0, 2]]
 
 
 def test_the_bound_of_kappa_is_rarely_above_the_truth() -> None:

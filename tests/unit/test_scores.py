@@ -155,7 +155,7 @@ def test_a_test_set_has_ids_clusters_and_a_digest_of_its_bytes(tmp_path: Path) -
     ("text", "why"),
     [
         ("", "no item"),
-        ('{"id": "a"}\n{"id": "a"}\n', "line 2: the id 'a' stands on an earlier line"),
+        ('{"id": "a"}\n{"id": "a"}\n', "line 2: the id 'a' is used on an earlier line"),
         ('{"id": 3}\n', "line 1: id is 3"),
         ('{"id": "a", "cluster": null}\n', "cluster is None"),
         ('{"id": "a", "domain": "Any Thing"}\n', "domain is 'Any Thing'"),

@@ -1,4 +1,4 @@
-"""Scores a test set: ``python {payload}/scorers atomicity tiki --outputs outputs.jsonl``."""
+"""Score a test set: ``python {payload}/scorers atomicity tiki --outputs outputs.jsonl``."""
 
 from __future__ import annotations
 

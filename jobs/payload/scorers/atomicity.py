@@ -1,6 +1,6 @@
-"""Component atomicity: how far a piece of code is one small thing. A static measure, from 0 to 1; docs/gates.md has it.
+"""Component atomicity: how far a piece of code is one small thing, from 0 to 1. See docs/gates.md.
 
-The score is a weighted mean of five parts, each 1 up to what is fine and falling evenly to 0 at what is too much.
+The score is a weighted mean of five parts. Each is 1 up to a good value and falls linearly to 0 at a bad one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ CODE_BYTES_MAX = 1 << 20
 
 
 class Unparsed(ValueError):
-    """Code that cannot be read: worth 0, never a part of it."""
+    """Code that cannot be parsed; its score is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is counted of a component, whatever its language.
-
-    ``entries`` are public functions and classes (in Elixir, functions of the public API), ``lines`` of code without
-    comments, ``complexity`` that of its most complex function, ``effects`` the calls by which it touches the outside.
-    """
+    """Counts of a component: public ``entries``, lines of code, highest complexity, calls outside, imports."""
 
     entries: int
     lines: int
@@ -35,7 +31,7 @@ class Measured:
     imports: int
 
 
-# Part: weight, and from where to where it falls.
+# Part: weight, largest good value, smallest bad value.
 PARTS = {
     "entries": (0.30, 1, 5),
     "lines": (0.20, 80, 400),
@@ -46,7 +42,7 @@ PARTS = {
 
 
 def atomicity(measured: Measured) -> float:
-    """Return the score of a component; one without any public entry is nothing that could be used."""
+    """Return the score of a component; 0 without a public entry."""
     if not measured.entries:
         return 0.0
     total = 0.0
@@ -57,7 +53,7 @@ def atomicity(measured: Measured) -> float:
 
 
 def measure(code: str, language: str) -> Measured:
-    """Return what is counted of code. Raises Unparsed, and NotGiven when the parser of its language is missing."""
+    """Return the counts of code. Raises Unparsed, and NotGiven if the parser of its language is not installed."""
     if len(code.encode(errors="replace")) > CODE_BYTES_MAX:
         raise Unparsed(f"more than {CODE_BYTES_MAX:,} bytes")
     if language == "elixir":
@@ -79,8 +75,8 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         yield ScoreLine(item.id, item.cluster, metric, atomicity(measured), listing)
 
 
-# Python code, counted by its syntax tree: entries, lines, complexity, effects, imports. Nothing of it is run.
-# What reaches outside of a component: by name, by the module that is called, or by method of anything.
+# Python code is counted by its syntax tree; nothing is run.
+# Calls that reach outside a component: by name, by module, or by method of any object.
 _EFFECT_NAMES = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint", "exit", "quit"}
 _EFFECT_MODULES = {
     "os", "sys", "subprocess", "socket", "shutil", "requests", "urllib", "http", "smtplib", "ftplib", "sqlite3",
@@ -94,11 +90,8 @@ _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.IfExp, ast.ExceptHand
 
 
 def measure_python(code: str) -> Measured:
-    """Count a module. Raises Unparsed."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Unparsed(f"does not parse: {error}"[:200]) from None
+    """Return the counts of a Python module. Raises Unparsed."""
+    tree = parsed(code)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return Measured(
         entries=len(_entries(tree)),
@@ -107,6 +100,14 @@ def measure_python(code: str) -> Measured:
         effects=_effects(tree),
         imports=len(_imports(tree)),
     )
+
+
+def parsed(code: str) -> ast.Module:
+    """Return the syntax tree of Python code. Raises Unparsed."""
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unparsed(f"does not parse: {error}"[:200]) from None
 
 
 def _entries(tree: ast.Module) -> list[str]:
@@ -123,7 +124,7 @@ def _entries(tree: ast.Module) -> list[str]:
 
 
 def _lines(tree: ast.Module) -> int:
-    """Return the lines that statements stand on; docstrings and comments are none."""
+    """Return the number of lines with statements; docstrings and comments do not count."""
     held: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -138,7 +139,7 @@ def _lines(tree: ast.Module) -> int:
 
 
 def _complexity(function: ast.AST) -> int:
-    """Return the ways through a function, without those of functions inside it, which are counted by themselves."""
+    """Return the number of paths through a function, without those of functions inside it."""
     count = 1
     for node in _own(function):
         if isinstance(node, _BRANCHES):
@@ -160,7 +161,7 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _effects(tree: ast.Module) -> int:
-    """Return how many calls reach outside, how many names are made global, and how much is run on import."""
+    """Return the number of calls that reach outside, of global names, and of calls at import."""
     modules = _names_of_modules(tree)
     count = 0
     for node in ast.walk(tree):
@@ -182,7 +183,7 @@ def _effects(tree: ast.Module) -> int:
 
 
 def _names_of_modules(tree: ast.Module) -> dict[str, str]:
-    """Return what each imported name stands for: ``p`` is ``os.path`` after ``import os.path as p``."""
+    """Return what each imported name means: ``p`` is ``os.path`` after ``import os.path as p``."""
     result: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Questions to any address that speaks OpenAI's chat completions, and its answers as text."""
+"""Questions to any server with OpenAI's chat completions API, and its answers as text."""
 
 from __future__ import annotations
 
@@ -14,26 +14,21 @@ from typing import Any
 from ..deadline import exchange
 from .given import NotGiven, ScorerInput
 from .items import Item, ItemSet, ScoreLine
-from .kappa import table_of
 
 _ANSWER_BYTES_MAX = 4 << 20
 _SECONDS = 120.0
 
 
 class NoChatAnswer(RuntimeError):
-    """The address did not answer, or not as it should; the message says what came."""
+    """The server gave no valid answer; the message says what came."""
 
 
 def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
-    """Return the answer to one prompt, at temperature 0; ``key`` names the secret's variable. Raises NoChatAnswer."""
+    """Return the answer to a prompt at temperature 0; ``key`` is the variable of the secret. Raises NoChatAnswer."""
     if not address.startswith(("http://", "https://")):
         raise NotGiven(f"{address!r} is no address; write it like https://host/v1")
-    document = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": tokens_max,
-    }
+    messages = [{"role": "user", "content": prompt}]
+    document = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens_max}
     headers = {"Content-Type": "application/json"}
     if secret := os.environ.get(key):
         headers["Authorization"] = f"Bearer {secret}"
@@ -49,20 +44,20 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
     try:
         content = json.loads(answer.body)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise NoChatAnswer(f"{address} answers with something else than a completion") from None
+        content = None
     if not isinstance(content, str):
-        raise NoChatAnswer(f"{address} answers with something else than a text")
+        raise NoChatAnswer(f"{address} answers with something else than a completion in text")
     return content
 
 
-# What a served model writes when it is asked each item's prompt; kept beside the scores, which are of that.
+# Outputs of a served model, kept beside their scores.
 KEY = "MODEL_API_KEY"
 KEPT = "outputs.jsonl"
 _TOKENS_MAX = 4_096
 
 
 def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Return the model's output of each item that has a ``prompt``. Raises NoChatAnswer at the first that gets none."""
+    """Return a served model's outputs of items with a ``prompt``, by item. Raises NoChatAnswer at the first failure."""
     if not model:
         raise NotGiven("which model is to be asked? give --ask-model NAME")
     result: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -80,7 +75,7 @@ def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) ->
     return result
 
 
-# A judging model: another model says of each answer whether it is good; its agreement with people is reported.
+# A judging model decides whether each answer is good; its agreement with people is reported.
 METRIC = "judged"
 JUDGE_KEY = "JUDGE_API_KEY"
 LABELS = ("bad", "good")
@@ -98,32 +93,27 @@ _TEXT_MAX = 20_000
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's first output, 1 for good; ``prompt`` is its task, ``label`` and ``labelled`` what people said.
+    """Score each item's first output by a judging model: 1 for good. ``prompt`` of the item is its task.
 
-    ``labelled`` is the answer that a person's ``label`` is about. Raises NoChatAnswer when the judge is not there: an
-    evaluation without it gives no scores at all.
+    ``label`` is what a person said of the answer ``labelled``; with it the agreement of the judge is reported. Raises
+    NoChatAnswer if the judge does not answer: then the evaluation has no scores.
     """
     address, model = candidate.options.judge, candidate.options.judge_model
     if not address or not model:
         raise NotGiven("there is no judge; give --judge https://host/v1 and --judge-model NAME")
-    people, judge = [], []
+    # Counts by a person's label (row) and the judge's (column); all zero without labels.
+    table = candidate.agreement[metric] = [[0] * len(LABELS) for _ in LABELS]
     for item in items:
         task = str(item.task.get("prompt", ""))[:_TEXT_MAX]
         label, labelled = item.task.get("label"), item.task.get("labelled")
         if label in LABELS and isinstance(labelled, str):
-            people.append(str(label))
-            judge.append(_judged(address, model, task, labelled)[0])
+            table[LABELS.index(label)][LABELS.index(_judged(address, model, task, labelled)[0])] += 1
         verdict, why = _judged(address, model, task, candidate.texts(item.id)[0])
         yield ScoreLine(item.id, item.cluster, metric, float(verdict == "good"), why)
-    # The agreement of an unchecked judge is unknown: an empty table says so.
-    candidate.agreement[metric] = table_of([*people, *LABELS], [*judge, *LABELS]) if people else [[0, 0], [0, 0]]
-    if people:
-        for place in range(len(LABELS)):  # added above so that both labels have a place
-            candidate.agreement[metric][place][place] -= 1
 
 
 def _judged(address: str, model: str, task: str, answer: str) -> tuple[str, str]:
-    """Return good or bad, and the judge's reason; what says neither is bad."""
+    """Return "good" or "bad", and the judge's reason; an answer with neither word is "bad"."""
     answer_text = ask(address, model, _PROMPT.format(task=task, answer=answer[:_TEXT_MAX]), key=JUDGE_KEY)
     words = _VERDICT.findall(answer_text)
     return (words[-1].lower() if words else "bad"), answer_text.strip()[:300]

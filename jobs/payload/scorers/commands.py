@@ -1,4 +1,4 @@
-"""The command line of the scorers: which ones, on what, and where their scores go. docs/gates.md shows its use."""
+"""The command line of the scorers. docs/gates.md shows how to use it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from .given import NotGiven, ScorerInput, find_given, output_path
 from .items import BadItems, ScoreLine, write_scores
 from .sandbox.confine import SandboxMissing
 
-# Word of the command line: module.
+# Names on the command line, and their modules.
 SCORERS = {
-    "atomicity": "atomicity",
-    "generation": "generation",
-    "judge": "chat",
-    "loads": "loads",
-    "loss": "heldout_loss",
-    "samples": "samples",
-    "tank-building": "tank_building",
-    "tiki": "tiki",
-}
+    "atomicity": "atomicity", "generation": "generation", "judge": "chat", "loads": "loads", "loss": "heldout_loss",
+    "samples": "samples", "tank-building": "tank_building", "tiki": "tiki",
+}  # fmt: skip
 EXIT_GIVEN, EXIT_DATA, EXIT_MISSING = 2, 65, 69
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Score a test set; return 0, or an exit status with the reason on stderr. Then there is no scores file."""
+    """Score a test set; return 0, or an exit status after printing the reason, without a scores file."""
     options = _parser().parse_args(words)
     try:
         candidate = find_given(options)
@@ -73,21 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("scorers", nargs="+", type=_scorer, metavar="SCORER", help=f"{', '.join(SCORERS)}; tiki:docs for one domain")
     add("--items", metavar="FILE", help="the test set (in a session: the evaluation's)")
-    add("--outputs", metavar="FILE", help="what the model wrote, one {id, output} a line")
+    add("--outputs", metavar="FILE", help="outputs of the model, one {id, output} per line")
     add("--checkpoint-dir", metavar="FOLDER", help="the checkpoint's files (in a session: the one evaluated)")
     add("--base", metavar="FOLDER", help="the base of an adapter, or input:NAME as in training")
-    add("--probe", metavar="PROMPT", help="with loads: write down what the model says to it, for deployments to check")
-    add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
-    add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
-    add("--samples", metavar="PATH", help="what lm-eval or inspect-ai logged: a file, or a folder of them")
-    add(
-        "--ask", metavar="ADDRESS", help="ask a served model for outputs, at an OpenAI-like address; key: MODEL_API_KEY"
-    )
-    add("--ask-model", metavar="NAME", help="the model that is asked")
-    add(
-        "--judge",
-        metavar="ADDRESS",
-        help="an OpenAI-like address, https://host/v1; its key is the secret JUDGE_API_KEY",
-    )
-    add("--judge-model", metavar="NAME", help="the model that judges")
+    add("--probe", metavar="PROMPT", help="with loads: write the model's answer to it, for deployments to check")
+    add("--out", metavar="FILE", help="scores file (in a session: its output)")
+    add("--wall-seconds", type=float, default=10.0, metavar="S", help="time limit in the sandbox (%(default)s)")
+    add("--samples", metavar="PATH", help="log of lm-eval or inspect-ai: a file, or a folder of them")
+    add("--ask", metavar="ADDRESS", help="OpenAI-like server to ask for outputs; its key: MODEL_API_KEY")
+    add("--ask-model", metavar="NAME", help="the model of --ask")
+    add("--judge", metavar="ADDRESS", help="OpenAI-like server that judges, https://host/v1; its key: JUDGE_API_KEY")
+    add("--judge-model", metavar="NAME", help="the model of --judge")
     return parser

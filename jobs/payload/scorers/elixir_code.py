@@ -1,7 +1,7 @@
-"""Elixir code, counted by its syntax tree, where tree-sitter and its Elixir grammar are installed.
+"""Counts of Elixir code, from its syntax tree by tree-sitter and its Elixir grammar.
 
-A measure and no security check: what is called through a variable, by ``apply`` or after an import counts as an effect,
-because what it does cannot be seen.
+This is a measure and no security check. Calls through a variable, by ``apply`` or after an import count as effects,
+because their target is not visible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPERATORS = {"and", "or", "&&", "||"}
 
 
 def measure_elixir(code: str) -> Measured:
-    """Count a module. Raises Unparsed for code with any mistake in it, and NotGiven without the parser."""
+    """Return the counts of a module. Raises Unparsed for any syntax error, and NotGiven without the parser."""
     data = code.encode(errors="replace")
     root = _parsed(data)
     if root.has_error:
@@ -64,7 +64,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _walk(root: Any) -> Iterator[Any]:
-    """Yield every node; with a list, as a recursion ends at a thousand brackets."""
+    """Yield every node; iterative, because a recursion would end at a thousand brackets."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -73,13 +73,13 @@ def _walk(root: Any) -> Iterator[Any]:
 
 
 def _called(node: Any) -> str:
-    """Return the name of a plain call, and nothing of anything else."""
+    """Return the name of a plain call; "" for anything else."""
     target = node.child_by_field_name("target") if node.type == "call" else None
     return _text(target) if target is not None and target.type == "identifier" else ""
 
 
 def _head(node: Any) -> tuple[str, int] | None:
-    """Return name and arity of what a definition defines."""
+    """Return name and arity of the function that a definition defines."""
     arguments = _arguments(node)
     head = arguments[0] if arguments else None
     while head is not None and head.type == "binary_operator" and _operator(head) == "when":
@@ -132,7 +132,7 @@ def _operator(node: Any) -> str:
 
 
 def _lines(root: Any) -> int:
-    """Return the lines that have more than comments and documentation."""
+    """Return the number of lines with more than comments and documentation."""
     held: set[int] = set()
     for node in _walk(root):
         if not node.children and node.type != "comment" and not _in_doc(node):

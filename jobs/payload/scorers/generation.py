@@ -1,4 +1,4 @@
-"""Code generation: the share of a task's samples that pass all of its hidden tests (pass@1), in the sandbox."""
+"""Code generation: the share of a task's samples that pass all hidden tests (pass@1), in the sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ METRIC = "pass@1"
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item by ``tests`` and perhaps ``entry``, and ``prefix``, which stands before what the model wrote."""
+    """Score each item by its ``tests``; ``entry`` is the tested function, ``prefix`` is put before the model's code."""
     from .sandbox.hidden_tests import run_hidden_tests
 
     sandbox = candidate.needs_sandbox()

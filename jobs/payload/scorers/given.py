@@ -1,7 +1,7 @@
-"""What a scorer is given, found by what a session's environment says or by the words of its command.
+"""The inputs of a scorer, from the environment of a session or from the command line.
 
-An evaluation's session has the test set in SCHED_INPUT_SET, the checkpoint in SCHED_INPUT_MODEL, and leaves its scores
-in SCHED_OUTPUT_DIR. EVALUATION_MODEL, _CHECKPOINT and _SCORER are what the header of the scores must say.
+In an evaluation's session the test set is SCHED_INPUT_SET, the checkpoint SCHED_INPUT_MODEL, and scores go to
+SCHED_OUTPUT_DIR. EVALUATION_MODEL, _CHECKPOINT and _SCORER are values for the header of the scores.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ from .sandbox.sandbox import Sandbox
 
 OUTPUTS_MAX = 20  # of one item
 OUTPUT_BYTES_MAX = 4 << 20
-_UNNAMED = "0" * 64  # at a desk, where nothing is named
+_UNNAMED = "0" * 64  # outside a session
 
 
 class NotGiven(ValueError):
-    """Something that a scorer needs is not there; the message says what to give."""
+    """Something that a scorer needs is missing; the message says what to give."""
 
 
 @dataclass(slots=True)
 class ScorerInput:
-    """The test set, what the model wrote (records by item's id), the folder of its checkpoint, and the sandbox, if any.
-
-    ``agreement`` and ``notes`` are what scorers add to the header.
-    """
+    """What is scored: test set, outputs by item, checkpoint folder; and ``agreement`` and ``notes`` for the header."""
 
     item_set: ItemSet
     outputs: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -43,7 +40,7 @@ class ScorerInput:
     notes: list[str] = field(default_factory=list)
 
     def texts(self, item: str) -> list[str]:
-        """Return what the model wrote for an item as texts; one empty text when it wrote nothing."""
+        """Return the outputs of an item as texts; one empty text if there are none."""
         texts_of_item = [
             str(record["output"]) for record in self.outputs.get(item, ()) if isinstance(record.get("output"), str)
         ]
@@ -56,7 +53,7 @@ class ScorerInput:
         return self.checkpoint
 
     def needs_sandbox(self) -> Sandbox:
-        """Return the sandbox, which is opened with the first who needs one. Raises SandboxMissing."""
+        """Return the sandbox, opened at the first call. Raises SandboxMissing."""
         if self.sandbox is None:
             from .sandbox.confine import SandboxLimits
             from .sandbox.sandbox import open_sandbox
@@ -74,7 +71,7 @@ class ScorerInput:
 
 
 def find_given(options: argparse.Namespace) -> ScorerInput:
-    """Return what there is to be scored. Raises NotGiven, BadItems, NoChatAnswer and OSError."""
+    """Return what is to be scored. Raises NotGiven, BadItems, NoChatAnswer and OSError."""
     items = _one_file(options.items or os.environ.get("SCHED_INPUT_SET"), "test set", "--items")
     if items is None:
         raise NotGiven("there is no test set; give --items FILE, or name it in the model's evaluation")
@@ -90,10 +87,7 @@ def find_given(options: argparse.Namespace) -> ScorerInput:
 
 
 def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
-    """Read what a model wrote: ``{"id": ..., "output": ...}`` a line, several of an item for several samples.
-
-    What is no such line is passed over: an item without output is worth nothing, and that is what it gets.
-    """
+    """Return the outputs of each item from lines ``{"id": ..., "output": ...}``; other lines are skipped."""
     result: dict[str, list[Mapping[str, Any]]] = {}
     with open_regular(path) as stream:
         for _, record in records(stream, OUTPUT_BYTES_MAX):
@@ -105,12 +99,12 @@ def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def output_path(options: argparse.Namespace) -> Path:
-    """Return where the scores go."""
+    """Return the path of the scores file."""
     return Path(options.out or Path(os.environ.get("SCHED_OUTPUT_DIR") or ".") / "scores.jsonl")
 
 
 def shipped_digest(folder: Path) -> str:
-    """Return what names the shipped scorers in a folder: the digest of all their files."""
+    """Return the SHA-256 over all files of the shipped scorers, which names them."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

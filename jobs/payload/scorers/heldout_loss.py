@@ -1,6 +1,6 @@
-"""Held-out loss: the mean cross entropy, in nats a token, of each item's text; of all items and by domain.
+"""Held-out loss: the mean cross entropy in nats per token of each item's text, of all items and by domain.
 
-Reads checkpoints of the shipped trainers: the character model with NumPy, fine-tuned ones with torch and transformers.
+Reads checkpoints of the shipped trainers: the character model with NumPy, others with torch and transformers.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from .given import NotGiven, ScorerInput
 from .items import Item, ScoreLine
 
 METRIC = "loss"
-TEXT_MAX = 20_000  # characters of an item that are read
-LOSS_MAX = 1e6  # for a model that gives no number
+TEXT_MAX = 20_000  # characters per item
+LOSS_MAX = 1e6  # in place of NaN and infinity
 
 
 class Language(Protocol):
-    """A model as this scorer and the load test need it."""
+    """The model as this scorer and the load test need it."""
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text, in nats a token; it may be anything if the model is broken."""
+        """Return the mean loss of a text in nats per token; NaN or infinity if the model is broken."""
 
     def lost(self, text: str) -> str:
-        """Return in a few words what the tokenizer loses of a text; nothing if it gives it back."""
+        """Return briefly what the tokenizer loses of a text; "" if nothing."""
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's ``text``; one with a domain counts for ``loss.domain`` as well."""
+    """Score each item's ``text``; an item with a domain also counts for ``loss.domain``."""
     model = load_model(candidate.needs_checkpoint(), candidate.options.base)
     for item in items:
         text = item.task.get("text")
@@ -46,7 +46,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 
 def load_model(folder: Path, base: str | None) -> Language:
-    """Return the model of a checkpoint. Raises NotGiven for a folder that no shipped trainer wrote."""
+    """Return the model of a checkpoint. Raises NotGiven if no shipped trainer wrote it."""
     if (folder / "weights.npy").is_file():
         return Characters(folder)
     if any((folder / name).is_file() for name in ("adapter_config.json", "config.json")):
@@ -56,14 +56,14 @@ def load_model(folder: Path, base: str | None) -> Language:
     )
 
 
-# A checkpoint of finetune.py, whole or an adapter on its base, as scorers read it with torch and transformers.
+# A checkpoint of finetune.py: a whole model, or an adapter on its base.
 _TOKENS_MAX = 2_048
-# A pickle runs code when it is read: weights are read as safetensors only, the optimiser's state not at all.
+# Loading a pickle runs code: weights are read as safetensors only, and the optimiser state not at all.
 _NEVER = (".bin", ".pkl", ".pickle", ".pth", ".ckpt", ".py", ".h5", ".msgpack")
 
 
 class Transformer:
-    """A causal language model. ``base`` is the folder of an adapter's base, or ``input:NAME``, as in training."""
+    """A causal language model. ``base`` is the folder of an adapter's base, or ``input:NAME`` as in training."""
 
     def __init__(self, folder: Path, base: str | None) -> None:
         for path in folder.rglob("*"):
@@ -100,7 +100,7 @@ class Transformer:
         self._model.to(self._device).eval()
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text's tokens after the first, of 2,048 at most."""
+        """Return the mean loss of a text's tokens after the first one, of at most 2,048."""
         torch = self._torch
         codes = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         start = self._tokenizer.bos_token_id
@@ -110,7 +110,7 @@ class Transformer:
             return float(self._model(input_ids=tokens, labels=tokens).loss)
 
     def complete(self, prompt: str, count: int) -> tuple[list[str], list[float]]:
-        """Return the likeliest next tokens, one by one, as texts, and the log-probability of each."""
+        """Return the next tokens by greedy decoding, as texts, and the log-probability of each."""
         torch = self._torch
         codes = list(self._tokenizer(prompt)["input_ids"])
         tokens, worth = [], []
@@ -124,13 +124,13 @@ class Transformer:
         return tokens, worth
 
     def lost(self, text: str) -> str:
-        """Return what is not given back by encoding and decoding."""
+        """Return what encoding and decoding lose."""
         lost = self._first_lost(self._tokenizer, [text])
         return "" if lost is None else f"came back as {lost[1][:100]!r}"
 
 
 def _base(folder: Path, base: str | None) -> str:
-    """Return where the base lies. What an adapter names is a path of the machine that trained it, and is not asked."""
+    """Return the folder of the base. The path that an adapter names belongs to another machine and is not used."""
     if base is not None and base.startswith("input:"):
         base = os.environ.get(f"SCHED_INPUT_{base.removeprefix('input:').upper().replace('-', '_')}")
     if not base or not Path(base).is_dir():
@@ -139,17 +139,16 @@ def _base(folder: Path, base: str | None) -> str:
 
 
 def _trained_on(folder: Path) -> str | None:
-    """Return the digest of the base that a checkpoint was trained on; None where none was kept."""
+    """Return the digest of the base of an adapter; None if the checkpoint has none."""
     path = folder / "fingerprint.json"
     return str(json.loads(path.read_bytes())["job"]["model"]) if path.is_file() else None
 
 
-# The shipped character model, as scorers read its checkpoints.
-_NEWLINE = 1  # its code: what a text begins after, as in training
+_NEWLINE = 1  # code of a newline, after which a text begins, as in training
 
 
 class Characters:
-    """A checkpoint of charlm.py. Its alphabet is ASCII; any other byte is one code, whose loss counts all the same."""
+    """A checkpoint of charlm.py. Its alphabet is ASCII; all other bytes share one code, which counts too."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -172,12 +171,12 @@ class Characters:
         self._model.weights[:] = weights
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text's characters, the first after a newline."""
+        """Return the mean loss of a text's characters, the first one after a newline."""
         np, context = self._np, self._model.shape.context
         codes = np.concatenate([np.full(context, _NEWLINE, np.uint8), self._charlm.encode(iter([text]))])
         return self._model.loss(np.lib.stride_tricks.sliding_window_view(codes, context + 1))
 
     def lost(self, text: str) -> str:
-        """Return how many characters its alphabet does not know."""
+        """Return how many characters are not in its alphabet."""
         unknown = sum(code == 0 for code in self._charlm.encode(iter([text])).tolist())
         return f"{unknown} bytes are not in its alphabet" if unknown else ""

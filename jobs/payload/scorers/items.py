@@ -1,7 +1,7 @@
-"""Test sets: one item a line, with an id, the cluster it belongs to, its domain, and what its scorer needs besides.
+"""Test sets and score files. An item is one line with an id, its cluster, its domain, and fields for its scorer.
 
-Items of one cluster (one template, one component, one author) are not independent of each other, and no statistics
-here treat them as if they were. An item that names no cluster is one of its own.
+Items of one cluster (one template, component or author) are not independent; statistics treat them accordingly. An item
+without a cluster is a cluster of its own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class BadItems(ValueError):
-    """A test set that cannot be used: which line, why, and what would be right."""
+    """A test set cannot be used; the message says which line, why, and what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item; ``task`` is the whole record, for the scorer that the set was made for."""
+    """One item; ``task`` is the whole record, for its scorer."""
 
     id: str
     cluster: str
@@ -41,21 +41,19 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ItemSet:
-    """The items by id, in the order of the file, and the SHA-256 of its bytes, which names the set."""
+    """The items by id in file order, and the SHA-256 of the file, which names the set."""
 
     digest: str
     items: Mapping[str, Item]
 
 
 def read_items(path: Path) -> ItemSet:
-    """Read a test set. Raises BadItems for the first line that is no item, and OSError."""
+    """Read a test set. Raises BadItems for the first invalid line, and OSError."""
     digest = hashlib.sha256()
     items: dict[str, Item] = {}
     size = 0
     with open_regular(path) as stream:
-        number = 0
-        while line := stream.readline(LINE_BYTES_MAX + 1):
-            number += 1
+        for number, line in enumerate(iter(lambda: stream.readline(LINE_BYTES_MAX + 1), b""), 1):
             size += len(line)
             digest.update(line)
             where = f"{path.name}, line {number}"
@@ -66,9 +64,7 @@ def read_items(path: Path) -> ItemSet:
             if line.strip():
                 item = _item(line, where)
                 if item.id in items:
-                    raise BadItems(
-                        f"{where}: the id {brief(item.id)} stands on an earlier line; every item has its own"
-                    )
+                    raise BadItems(f"{where}: the id {brief(item.id)} is used on an earlier line; make it unique")
                 items[item.id] = item
             if len(items) > ITEMS_MAX:
                 raise BadItems(f"{where}: more than {ITEMS_MAX:,} items; split the set")
@@ -78,7 +74,7 @@ def read_items(path: Path) -> ItemSet:
 
 
 def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
-    """Yield number and object of each line; None for a line that is no JSON object or too long, never more of it."""
+    """Yield number and object of each line; None for a line that is too long or no JSON object."""
     number = 0
     while line := stream.readline(line_bytes_max + 1):
         number += 1
@@ -94,7 +90,7 @@ def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
 
 
 def is_name(value: object) -> bool:
-    """Return whether a value can be an id or a cluster: a text of 1 to 200 characters that can be shown."""
+    """Return whether a value can be an id or a cluster: a printable text of 1 to 200 characters."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
 
 
@@ -116,26 +112,23 @@ def _item(line: bytes, where: str) -> Item:
     return Item(str(name), str(cluster), domain, record)
 
 
-# The code in what a model wrote: what stands between fences, or all of it when there are none.
 _FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 
 
 def code_in(text: str) -> str:
-    """Return the longest fenced block of a text; the text when there is none."""
+    """Return the longest fenced block of a text; the whole text if there is none."""
     blocks = [match[1] for match in _FENCED.findall(text)]
     return max(blocks, key=len) if blocks else text
 
 
-# Score files: a header that names what was judged by what, then one item and metric a line. Sessions write them.
-#
-# The file appears under its name when it is whole; :mod:`jobs.scores` reads it and says what a line may hold.
+# Score files: a header, then one line per item and metric. :mod:`jobs.scores` reads and checks them.
 SCHEMA = 1
 EXAMPLE_MAX = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """One score. ``example`` is a short text that shows a person why; ``value`` is finite."""
+    """One score; ``value`` is finite, ``example`` a short text that shows why."""
 
     item: str
     cluster: str
@@ -146,11 +139,7 @@ class ScoreLine:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Model, and the digests of its checkpoint, of the test set and of the scorer.
-
-    ``agreement`` is, by metric, how a judging model agreed with people: the table of counts that kappa is made of.
-    ``notes`` say how it was scored, such as what held the code that was run.
-    """
+    """Model, digests of checkpoint, set and scorer, table of counts by judged metric, and notes on the scoring."""
 
     model: str
     checkpoint: str
@@ -160,13 +149,13 @@ class Header:
     notes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return it as the first line says it."""
+        """Return the object of the first line."""
         own = {name: value for name, value in asdict(self).items() if value or name not in {"agreement", "notes"}}
         return {"schema": SCHEMA, **own}
 
 
 def write_scores(path: Path, header: Header, lines: Iterable[ScoreLine]) -> int:
-    """Write a score file and return how many scores it has. Raises ValueError for a value that is not finite."""
+    """Write a score file atomically; return the number of scores. Raises ValueError for a value that is not finite."""
     partial = path.with_name(path.name + ".partial")
     count = 0
     with partial.open("w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Cohen's kappa: how far two who label the same things agree beyond what chance would bring about."""
+"""Cohen's kappa: the agreement of two raters beyond chance."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LABELS_MIN = 200  # with 50 labels a true 0.6 shows as anything from 0.40 to 0.76
-AGREEMENT_MIN = 0.6  # of the lower bound: below it a judge is never a sole gate
+LABELS_MIN = 200  # with 50 labels, a true kappa of 0.6 is measured as 0.40 to 0.76
+AGREEMENT_MIN = 0.6  # lower bound of kappa with which a judge may be the only gate
 _ONE_SIDED_5 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
 class Kappa:
-    """Of ``labels`` things labelled twice: kappa and its one-sided 95 % lower bound, both None without variety."""
+    """Kappa of ``labels`` things that were labelled twice, and its one-sided 95 % lower bound; None without variety."""
 
     labels: int
     kappa: float | None
@@ -21,16 +21,12 @@ class Kappa:
 
     @property
     def may_stand_alone(self) -> bool:
-        """Return whether a gate may rest on this judge alone."""
+        """Whether a gate may use this judge alone."""
         return self.labels >= LABELS_MIN and self.lower is not None and self.lower >= AGREEMENT_MIN
 
 
 def kappa_of(table: Sequence[Sequence[int]]) -> Kappa:
-    """Return the agreement in a square table of counts: rows what people said, columns what the judge said.
-
-    The bound is kappa less 1.645 standard errors, after Fleiss, Cohen and Everitt (1969). With one label only, or none,
-    there is nothing that chance could have got wrong, and nothing is said.
-    """
+    """Return the agreement in a square table of counts (people's labels by judge's), after Fleiss et al. (1969)."""
     labels = sum(map(sum, table))
     if not labels:
         return Kappa(0, None, None)
@@ -55,13 +51,3 @@ def kappa_of(table: Sequence[Sequence[int]]) -> Kappa:
     rest = (kappa - chance * (1 - kappa)) ** 2
     error = math.sqrt(max(0.0, same + other - rest) / labels) / (1 - chance)
     return Kappa(labels, kappa, kappa - _ONE_SIDED_5 * error)
-
-
-def table_of(people: Sequence[str], judge: Sequence[str]) -> list[list[int]]:
-    """Return the table of counts of two lists of labels of the same things."""
-    names = sorted({*people, *judge})
-    place = {name: index for index, name in enumerate(names)}
-    table = [[0] * len(names) for _ in names]
-    for one, other in zip(people, judge, strict=True):
-        table[place[one]][place[other]] += 1
-    return table

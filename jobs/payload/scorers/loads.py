@@ -1,6 +1,6 @@
-"""The load test: whether a checkpoint can be read, gives numbers, and gives texts back through its tokenizer.
+"""The load test: whether a checkpoint loads, gives a finite loss, and its tokenizer decodes what it encodes.
 
-Each item's ``text`` is worth 1 when the model loads, its loss is finite, and nothing of the text is lost.
+An item's ``text`` scores 1 if all of that holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROBE_TOKENS = 16
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item; a checkpoint that cannot be loaded is worth 0 in all of them, and no error."""
+    """Score each item; a checkpoint that does not load scores 0 for all of them."""
     folder = candidate.needs_checkpoint()
     model: Language | None = None
     why = ""
@@ -35,7 +35,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 
 def _write_probe(model: Language | None, candidate: ScorerInput) -> None:
-    """Write down what the model says to a fixed prompt, for the deployer to hold a server's answer against."""
+    """Write the model's tokens for a fixed prompt, with which a deployer compares a server's answer."""
     generate = getattr(model, "complete", None)
     if generate is None:
         raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")

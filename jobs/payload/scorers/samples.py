@@ -1,7 +1,7 @@
-"""Scores of lm-eval and inspect-ai, taken from the samples that they log: neither is imported, both run on their own.
+"""Scores from the sample logs of lm-eval and inspect-ai, which run on their own and are not imported.
 
-lm-eval: ``samples_TASK_*.jsonl`` of ``--log_samples``; its task reads the test set, so that each document has its id.
-inspect-ai: the log of ``--log-format json``; its samples have the set's ids. Each metric of theirs becomes one of ours.
+lm-eval: ``samples_TASK_*.jsonl`` of ``--log_samples``; its task reads the test set, so that documents have ids.
+inspect-ai: the log of ``--log-format json``, with the set's ids. Each of their metrics becomes one of ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Samples = dict[str, dict[str, list[tuple[float, str]]]]
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
+    """Score each item by the mean of its samples; an item without samples scores 0."""
     if not candidate.options.samples:
         raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")
     samples: Samples = {}
@@ -52,7 +52,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _lm_eval(path: Path, values: Samples) -> None:
-    """Take lm-eval's samples; of several filters the first counts."""
+    """Collect lm-eval's samples; of several filters the first one counts."""
     filters: dict[str, str] = {}
     with open_regular(path) as stream:
         for _, record in records(stream, _LINE_BYTES_MAX):
@@ -66,7 +66,7 @@ def _lm_eval(path: Path, values: Samples) -> None:
 
 
 def _inspect(path: Path, values: Samples) -> None:
-    """Take the samples of an inspect log that went through. Raises NotGiven for one that did not."""
+    """Collect the samples of a successful inspect-ai log. Raises NotGiven."""
     try:
         log = json.loads(read_bounded(path, LOG_BYTES_MAX))
     except OSError as error:
@@ -86,7 +86,7 @@ def _inspect(path: Path, values: Samples) -> None:
 
 
 def _note(values: Samples, name: str, item: str, value: Any, example: str) -> None:
-    """Note a value under a name that a metric can have; a value that is not finite is worth 0, and says so."""
+    """Record a value under a valid metric name; a value that is not finite counts as 0, with a note."""
     number = _GRADES.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and math.isfinite(number)
     example_text = example if good else f"{value!r:.100} is no score"

@@ -1,7 +1,7 @@
-"""Tank Building: a stage's checklist, where a component comes with its tests. Run in the sandbox.
+"""Tank Building: the checklist of a stage, in which a component comes with its tests. Runs in the sandbox.
 
-The score is the share of the list that holds: the component is there and parses; it brings tests; these are green; they
-are red when the component is emptied (else they test nothing); and the tests of earlier stages are still green.
+The score is the share of the list that holds: the component parses; it has tests; they pass; they fail if the component
+is emptied (otherwise they test nothing); the tests of earlier stages still pass.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from .sandbox.hidden_tests import count_tests, run_stage_tests
 from .sandbox.sandbox import Sandbox
 
 METRIC = "tank_building"
-GREEN = "integration_tests"  # 1 when every test that there is passes
+GREEN = "integration_tests"  # metric: 1 if all tests pass
 FILES_MAX = 50
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's first output: ``files`` (sources by path), or the same as JSON in its text.
-
-    An item may give ``earlier``: test files of earlier stages, by path.
-    """
+    """Score each item's first output, a table of files; ``earlier`` of an item are test files of earlier stages."""
     sandbox = candidate.needs_sandbox()
     domain = metric[len(METRIC) :]
     for item in items:
@@ -40,7 +37,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 
 def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:
-    """Return the share of the list that holds, what does not, and whether all tests are green."""
+    """Return the share of the list that holds, what does not hold, and whether all tests pass."""
     tests = {path: text for path, text in files.items() if _is_test(path)}
     code = {path: text for path, text in files.items() if path.endswith(".py") and not _is_test(path)}
     faults = []
@@ -54,9 +51,9 @@ def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, s
     if not green:
         faults.append(f"its tests are not green: {next(filter(None, whys), 'there are none')}")
     hollow = {**files, **{path: text or "" for path, text in emptied.items()}}
-    if not green or any(not _why(sandbox, hollow, path) for path in tests):  # what is red anyway shows nothing
+    if not green or any(not _why(sandbox, hollow, path) for path in tests):  # tests that fail anyway prove nothing
         faults.append("its tests do not notice that the component is empty")
-    # Earlier tests replace whatever the model may have put in their place.
+    # Earlier tests replace files of the same name by the model.
     lost = [path for path in earlier if _why(sandbox, {**files, **earlier}, path)]
     if lost:
         faults.append(f"tests of an earlier stage fail: {', '.join(lost)[:100]}")
@@ -65,16 +62,16 @@ def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, s
 
 
 def _why(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
-    """Return what is wrong with the tests of a file, nothing when they are green."""
+    """Return why the tests of a file do not pass; "" if they do."""
     try:
         exam = run_stage_tests(sandbox, files, path)
-    except ValueError as error:  # paths or sizes that no sandbox is given
+    except ValueError as error:  # paths or sizes that the sandbox refuses
         return str(error)
     return "" if exam.green else exam.why or "not all of its tests ran"
 
 
 def _files(candidate: ScorerInput, item: str) -> dict[str, str]:
-    """Return the files that a model wrote for an item; none when it is no table of texts."""
+    """Return the files that a model wrote for an item; {} if they are not a table of texts."""
     files: Any = next((record.get("files") for record in candidate.outputs.get(item, ()) if "files" in record), None)
     if files is None:
         try:
@@ -97,7 +94,7 @@ def _is_test(path: str) -> bool:
 
 
 def _emptied(code: str) -> str | None:
-    """Return a component whose functions do nothing; None when it does not parse."""
+    """Return a component with empty functions; None if it does not parse."""
     try:
         tree = ast.parse(code)
         for node in ast.walk(tree):

@@ -1,17 +1,18 @@
-"""TIKI compliance: how far a component's specification keeps to the form, and to the code that it speaks of.
+"""TIKI compliance: how far a component's specification follows the form and matches its code.
 
 A specification is a table with id, name, version, module, functions, code_ref, metadata and children, which are such
-tables again. The score is the share of checks that hold; what cannot be read as YAML is worth 0.
+tables again. The score is the share of checks that pass; invalid YAML scores 0.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .atomicity import Unparsed
+from .atomicity import Unparsed, parsed
 from .given import NotGiven, ScorerInput
 from .items import Item, ScoreLine, code_in
 
@@ -27,13 +28,13 @@ _FAULTS_SHOWN = 3
 
 @dataclass(slots=True)
 class Checks:
-    """How many checks were made, and where what did not hold."""
+    """The number of checks, and the failed ones with their places."""
 
     total: int = 0
     faults: list[str] = field(default_factory=list)
 
     def check(self, holds: object, where: str, fault: str) -> bool:
-        """Count a check, and note its fault when it does not hold."""
+        """Count a check and record its fault if it fails; return whether it passes."""
         self.total += 1
         if not holds:
             self.faults.append(f"{where}: {fault}")
@@ -41,12 +42,12 @@ class Checks:
 
     @property
     def score(self) -> float:
-        """Return the share that holds."""
+        """The share of checks that pass."""
         return 1 - len(self.faults) / self.total if self.total else 0.0
 
 
 def check_spec(text: str, code: Mapping[str, str], names: Sequence[str] = ()) -> Checks:
-    """Check a specification; ``code`` are sources by the path of a code_ref, ``known`` ids of other components."""
+    """Check a specification; ``code`` are sources by path of a code_ref, ``names`` ids of other components."""
     checks = Checks()
     try:
         document = read_yaml(text)
@@ -81,7 +82,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 def _components(document: Mapping[str, Any], where: str, checks: Checks) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield where, document
     children = document.get("children", [])
-    # An empty value is an empty text here, and means none.
+    # YAML's empty value is an empty text here.
     if children == "":
         return
     if checks.check(isinstance(children, list), f"{where}.children", "is no list"):
@@ -106,7 +107,7 @@ def _check_form(where: str, component: Mapping[str, Any], checks: Checks) -> Non
     checks.check(not unknown, where, f"has keys that TIKI does not know: {', '.join(unknown)[:100]}")
     metadata = component.get("metadata")
     if checks.check(isinstance(metadata, dict), f"{where}.metadata", "is missing or no table"):
-        assert isinstance(metadata, dict)  # noqa: S101 - the line above has seen to it
+        assert isinstance(metadata, dict)  # noqa: S101 - checked above
         for key, kind in METADATA.items():
             part: Any = metadata.get(key)
             fits = part == "" or isinstance(part, kind)
@@ -123,7 +124,7 @@ def _check_references(where: str, component: Mapping[str, Any], names: set[str],
 
 
 def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str], checks: Checks) -> None:
-    """Check that the code is there, and has the functions; what is after # or : in code_ref is a place in it."""
+    """Check that the code exists and has the functions; after # or : a code_ref names a place inside."""
     reference = str(component.get("code_ref", ""))
     path = re.split(r"[#:]", reference, maxsplit=1)[0]
     if not checks.check(path in code, f"{where}.code_ref", f"{path[:100]!r} is not there"):
@@ -132,7 +133,7 @@ def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str
     try:
         defined = _defined(path, code[path])
     except Unparsed as error:
-        checks.check(holds=False, where=f"{where}.code_ref", fault=str(error))
+        checks.check(holds=False, where=f"{where}.code_ref", fault=f"{path[:100]} {error}")
         return
     for function in functions if isinstance(functions, list) else ():
         name = _function(function)
@@ -141,7 +142,7 @@ def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str
 
 
 def _function(value: Any) -> str:
-    """Return the name of a function, which a table may give, or a text like ``put/2`` or ``put(values, value)``."""
+    """Return the name of a function, given as a table or as text like ``put/2`` or ``put(values, value)``."""
     text = value.get("name", "") if isinstance(value, dict) else value
     match = re.match(r"[A-Za-z_]\w*[?!]?", text) if isinstance(text, str) else None
     return match[0] if match else ""
@@ -150,31 +151,24 @@ def _function(value: Any) -> str:
 def _defined(path: str, code: str) -> set[str]:
     if path.endswith((".ex", ".exs")):
         return set(re.findall(r"^\s*def(?:macro|delegate)?\s+([a-z_]\w*[?!]?)", code, re.MULTILINE))
-    import ast
-
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Unparsed(f"{path} does not parse: {error}"[:200]) from None
-    return {
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(parsed(code)) if isinstance(node, definitions)}
 
 
-# YAML as plain text in lists and tables, for documents that a model wrote: nothing is guessed, nothing grows.
+# A safe subset of YAML, for documents that a model wrote.
 #
-# Scalars stay texts: 1.10 is no number, ``on`` is no truth value, dates are no objects. Doubled keys, anchors and
-# aliases, tags, great size and depth are refused: with them a few bytes mean many, or two readers read two things.
+# Scalars stay texts: 1.10, ``on`` and dates are not converted. Duplicate keys, anchors, aliases, tags, and large or
+# deep documents are refused: they expand, or readers disagree on their meaning.
 BYTES_MAX = 1 << 20
 DEPTH_MAX = 50
 
 
 class BadYaml(ValueError):
-    """A document that is not read; the message says where and why."""
+    """A document is refused; the message says where and why."""
 
 
 def read_yaml(text: str) -> Any:
-    """Return a document of texts, lists and tables. Raises BadYaml, and NotGiven without the library PyYAML."""
+    """Return a document of texts, lists and tables. Raises BadYaml, and NotGiven without PyYAML."""
     try:
         import yaml
     except ImportError:
@@ -182,7 +176,7 @@ def read_yaml(text: str) -> Any:
         raise NotGiven(f"YAML is read by PyYAML, which is not installed here; {remedy}") from None
     if len(text.encode(errors="replace")) > BYTES_MAX:
         raise BadYaml(f"more than {BYTES_MAX:,} bytes")
-    # Events come one by one, so that depth is refused before the parser of a whole document falls into it.
+    # Events come one by one, so that depth is checked before a recursive parser could exhaust the stack.
     reader = _Reader()
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -197,7 +191,7 @@ def read_yaml(text: str) -> Any:
 
 
 class _Reader:
-    """Builds a document from events. ``_open`` are the lists and tables that are not closed yet, with a key's name."""
+    """Builds a document from events. ``_open`` are the unclosed lists and tables, with the pending key."""
 
     def __init__(self) -> None:
         self.document: Any = None

@@ -1,7 +1,7 @@
-"""Hidden tests on code that a model wrote: the tests in one sandbox, the code in another, plain values between them.
+"""Hidden tests of code that a model wrote: tests and code in two sandboxes, with plain values between them.
 
-The code can print what it likes, end its process, patch every module that it can reach: none of that is where results
-are made. It passes by returning the values that the tests ask for, and in no other way.
+The code may print, end its process or patch modules: results are made elsewhere. It passes only by returning the values
+that the tests expect.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..atomicity import Unparsed, parsed
 from .sandbox import Program, Sandbox
 
 _HERE = Path(__file__).parent
@@ -22,7 +23,7 @@ SOURCE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """How many of the ``expected`` tests passed, and in a few words what went wrong first."""
+    """How many of the ``expected`` tests passed, and what went wrong first."""
 
     passed: int
     expected: int
@@ -30,15 +31,15 @@ class Exam:
 
     @property
     def green(self) -> bool:
-        """Return whether all tests were there, ran and passed."""
+        """Whether all tests existed, ran and passed."""
         return 0 < self.expected == self.passed
 
 
 def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -> Exam:
     """Run ``tests`` on ``code``; ``entry`` is the function that the tests call by its own name.
 
-    Tests are functions ``test_*``, methods of test cases, or one ``check(candidate)``. Raises ValueError when there are
-    none in ``tests``: that is a mistake of the test set, not of the model.
+    Tests are functions ``test_*``, methods of test cases, or one ``check(candidate)``. Raises ValueError if there are
+    none, which is an error of the test set.
     """
     expected = count_tests(tests)
     if not expected:
@@ -69,10 +70,10 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
 
 
 def count_tests(tests: str) -> int:
-    """Return how many tests a source has, without running it; 0 when it cannot be parsed."""
+    """Return how many tests a source has, without running it; 0 if it does not parse."""
     try:
-        tree = ast.parse(tests)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parsed(tests)
+    except Unparsed:
         return 0
     count = 0
     for node in tree.body:
@@ -84,7 +85,7 @@ def count_tests(tests: str) -> int:
 
 
 def read_result(output: bytes, token: str, expected: int) -> Exam:
-    """Return what the last line of an output says of a run, when it has the token of it."""
+    """Return the result in the last line of an output, if it has the run's token."""
     lines = output.decode(errors="replace").splitlines()
     try:
         result = json.loads(lines[-1])
@@ -99,19 +100,18 @@ def read_result(output: bytes, token: str, expected: int) -> Exam:
 
 
 def inside(name: str) -> bytes:
-    """Return the source of a program that runs inside."""
+    """Return the source of a program that runs in the sandbox."""
     return (_HERE / f"{name}.py").read_bytes()
 
 
-# Tests that come with a component, in one sandbox: they import it, so that it could deceive them if it wanted to.
-#
-# What it cannot do is to end early, print a success, delete tests or skip them: the tests are counted in their source
-# beforehand, and each counts when its call has come back. Where deceit must be ruled out, use hidden tests.
+# Tests that come with a component run in one sandbox with it, so that it could deceive them. It cannot end early, print
+# a success, or delete or skip tests: tests are counted in their source beforehand, and each passes only when its call
+# has returned. To rule out deceit, use hidden tests.
 _RESULT_BYTES_MAX = 16_384
 
 
 def run_stage_tests(sandbox: Sandbox, files: Mapping[str, str], test_file: str) -> Exam:
-    """Run the tests of one of ``files`` (sources by path) with all of them beside it."""
+    """Run the tests of one of ``files`` (sources by path), with all files beside it."""
     expected = count_tests(files[test_file])
     if not expected:
         return Exam(0, 0, f"{test_file} has no test")

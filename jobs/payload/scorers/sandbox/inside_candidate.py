@@ -1,7 +1,7 @@
-"""Runs inside: loads code that a model wrote and answers calls of its functions, in plain values, until none come.
+"""Runs inside: loads code that a model wrote and answers calls of its functions with plain values.
 
-What it answers is data to the caller, in another sandbox: nothing that it does to itself changes a result but the
-values that it returns. Standard library only; run as a script with the descriptors of requests and answers.
+Answers are data for the caller, in another sandbox: the code can change results only by its return values. Standard
+library only; a script, started with the descriptors of requests and answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINE_MAX = 1 << 20
 
 
 def main() -> None:
-    """Answer each request ``{"call": name, "args": text, "kwargs": text}`` with a value or an error, one a line."""
+    """Answer each request ``{"call": name, "args": text, "kwargs": text}`` with a value or an error, one per line."""
     requests, answers = (int(word) for word in sys.argv[1:3])
     with os.fdopen(requests, encoding="utf-8") as questions, os.fdopen(answers, "w", encoding="utf-8") as replies:
         module = ModuleType("candidate")

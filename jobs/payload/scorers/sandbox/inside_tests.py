@@ -1,11 +1,10 @@
-"""Runs inside: tests, ``hidden`` ones in another sandbox than the candidate, or a ``stage``'s beside their component.
+"""Runs inside: ``hidden`` tests, in another sandbox than the candidate, or tests of a ``stage`` with its component.
 
-Hidden tests call the candidate's functions from afar. What comes back is read as literals and compared here, where no
-code of the candidate's ever runs; the last line that is printed has the token of this run and how many tests passed.
+Hidden tests call the candidate's functions remotely. Answers are parsed as literals and compared here, where no code of
+the candidate runs; the last printed line has the run's token and the number of passed tests.
 
-Tests of a stage share one process with the component, since they know each other's insides. A test counts as passed
-when the call of it came back; the count is written, with the token, to a descriptor that is read before any of that
-code is loaded. Standard library only; run as a script.
+Tests of a stage share a process with the component. A test has passed when its call has returned; the number is
+written, with the token, to a descriptor that is read before that code is loaded. Standard library only; a script.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FAILED_MAX = 5
 
 
 class Remote:
-    """The candidate as the tests see it: its functions by name, which take and return plain values."""
+    """The candidate for the tests: functions by name, which take and return plain values."""
 
     def __init__(self, ask: Callable[[str, Any, Any], Any], name: str) -> None:
         self._ask, self._name = ask, name
@@ -43,7 +42,7 @@ class Remote:
 
 
 def main() -> None:
-    """Run the tests that the words of the command line lead to, and tell what they found."""
+    """Run the tests that the command line names, and report the result."""
     kind, *words = sys.argv[1:]
     del sys.argv[1:]
     if kind == "hidden":
@@ -110,7 +109,7 @@ def _error(answer: dict[str, Any]) -> Exception:
 
 
 def _tests_in(space: Mapping[str, Any]) -> list[tuple[str, Callable[[], object]]]:
-    """Return the functions and methods among names that are tests; what was only given a test's name is none."""
+    """Return the tests among names: functions and methods that are defined as tests."""
     tests: list[tuple[str, Callable[[], object]]] = []
     for name, value in space.items():
         if name.startswith("test_") and inspect.isfunction(value):
@@ -133,7 +132,7 @@ def _method(kind: type[unittest.TestCase], name: str) -> Callable[[], None]:
 
 
 def _run(tests: list[tuple[str, Callable[[], object]]]) -> tuple[int, list[str]]:
-    """Return how many tests passed, and what the others said."""
+    """Return how many tests passed, and the messages of the others."""
     passed, failed = 0, []
     for name, test in tests:
         try:
