@@ -1,4 +1,4 @@
-"""What can go wrong with a corpus as a whole. Bad records are findings, never errors."""
+"""Errors of a corpus as a whole, and findings. A bad record is a finding, never an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CorpusError(InvalidInput):
 
 
 class NoSuchVersion(CorpusError):
-    """There is no corpus of this version here."""
+    """There is no corpus of this version."""
 
     def __init__(self, version: str, versions: Sequence[str]) -> None:
         self.version = version
@@ -28,7 +28,7 @@ class NoSuchVersion(CorpusError):
 
 
 class CorpusDamaged(CorpusError):
-    """A corpus or mixture folder does not hold what its manifest says."""
+    """A corpus or mixture folder does not match its manifest."""
 
     def __init__(self, path: Path, why: str, remedy: str = "Delete its folder and build it again") -> None:
         super().__init__(f"corpus file {path} cannot be trusted", why, remedy)
@@ -36,7 +36,7 @@ class CorpusDamaged(CorpusError):
 
 @contextmanager
 def reading(path: Path, fault: str) -> Iterator[None]:
-    """Raise CorpusDamaged for what goes wrong while a file is read; ``fault`` says so of its content."""
+    """Raise CorpusDamaged for errors while a file is read; ``fault`` describes invalid content."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def reading(path: Path, fault: str) -> Iterator[None]:
 
 
 class BadParameter(CorpusError):
-    """An argument is outside its range."""
+    """An argument is out of range."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         self.name = name
@@ -55,12 +55,11 @@ class BadParameter(CorpusError):
         super().__init__(f"{name} is {value!r}, but must be {allowed}")
 
 
-# Everything odd that was met while reading the sources: counted in full, listed up to a cap.
 DETAIL_CHARACTERS = 200
 
 
 class Kind(StrEnum):
-    """What was found. `docs/corpus.md` says for each kind what became of the text."""
+    """The kind of a finding. `docs/corpus.md` says for each kind what happens to the text."""
 
     BAD_JSON = "bad_json"
     BAD_TAG = "bad_tag"
@@ -84,7 +83,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CorpusFinding:
-    """One oddity: where it is (`line` counts from 1; array elements too) and what is odd about it."""
+    """One oddity: its place (`line` counts from 1, array elements too) and a description."""
 
     kind: Kind
     source: str
@@ -94,20 +93,20 @@ class CorpusFinding:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings; keeps at most `listed_per_kind` of each kind but counts them all."""
+    """Collects findings; lists at most `listed_per_kind` of each kind but counts all."""
 
     listed_per_kind: int = 200
     counts: Counter[str] = field(default_factory=Counter)
     listed: list[CorpusFinding] = field(default_factory=list)
 
     def add(self, kind: Kind, source: str, line: int, detail: str) -> None:
-        """Count one finding and list it while its kind has room."""
+        """Count a finding, and list it while its kind has room."""
         self.counts[kind] += 1
         if self.counts[kind] <= self.listed_per_kind:
             self.listed.append(CorpusFinding(kind, source, line, detail[:DETAIL_CHARACTERS]))
 
     def write(self, path: Path) -> None:
-        """Write the listing as JSON lines, sorted by kind, source and line."""
+        """Write the list as JSON lines, sorted by kind, source and line."""
         with path.open("w", encoding="ascii", newline="\n") as out:
             for finding in sorted(self.listed):
                 out.write(json.dumps(asdict(finding)) + "\n")

@@ -1,4 +1,4 @@
-"""The folder in which corpora are built: its versions, which of them is the current one, and sources added by hand."""
+"""The folder of corpora: versions, the current version, and sources added by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REMEDY = "remove this file, add sources again that were added by hand, and buil
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Which version new jobs get, of what recipe it was built, and which version was the current one before."""
+    """The version for new jobs, the recipe that it was built from, and the version before it."""
 
     version: str = ""
     recipe: str = ""
@@ -37,13 +37,13 @@ class Current:
 
 
 class CorpusFolder:
-    """Corpora below `root`, each in a folder that its version names."""
+    """Corpora below `root`, each in a folder named by its version."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def current(self) -> Current:
-        """Return the current version, an empty one when none was built. Raises CorpusDamaged."""
+        """Return the current version; empty if there is none. Raises CorpusDamaged."""
         path = self.root / _POINTER
         pointer = _read(path)
         if pointer is None:
@@ -53,27 +53,27 @@ class CorpusFolder:
         return Current(**{name: str(pointer.get(name, "")) for name in Current.__slots__})
 
     def make_current(self, version: str, recipe: str) -> None:
-        """Let new jobs get this version from now on."""
+        """Make this version current for new jobs."""
         old = self.current()
         before = old.before if old.version == version else old.version
         write_whole(self.root / _POINTER, json.dumps(asdict(Current(version, recipe, before))))
 
     def kept(self) -> set[str]:
-        """Return the versions that stay though no job needs them: the current one, and what it is compared with."""
+        """Return the versions to keep even if no job uses them: the current one, and the one before it."""
         current = self.current()
         return {current.version, current.before} - {""}
 
     def versions(self) -> list[str]:
-        """Return all versions that are here, the one built last first; of those built at once, by name."""
+        """Return all versions, newest first; equal times are sorted by name."""
         manifests = []
         for path in self.root.glob(f"*/{MANIFEST_NAME}"):
             if _VERSION.fullmatch(path.parent.name):
-                with suppress(FileNotFoundError):  # it is being deleted
+                with suppress(FileNotFoundError):  # deleted meanwhile
                     manifests.append((-path.stat().st_mtime, path.parent.name))
         return [name for _, name in sorted(manifests)]
 
     def find(self, beginning: str) -> str:
-        """Return the one version that begins so. Raises NoSuchVersion, also when several do."""
+        """Return the only version with this prefix. Raises NoSuchVersion if there is none or more than one."""
         known_versions = self.versions()
         matches = [version for version in known_versions if version.startswith(beginning)]
         if not beginning or len(matches) != 1:
@@ -87,7 +87,7 @@ class CorpusFolder:
         return open_corpus(self.root / version, verify=verify)
 
     def added(self) -> tuple[str, ...]:
-        """Return the sources that were added by hand, in that order. Raises CorpusDamaged."""
+        """Return the sources added by hand, in order. Raises CorpusDamaged."""
         path = self.root / _SOURCES
         sources = _read(path)
         if sources is None:
@@ -97,7 +97,7 @@ class CorpusFolder:
         return tuple(sources)
 
     def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
-        """Add sources and drop others; return those that are left."""
+        """Add and remove sources; return the remaining ones."""
         with self.locked("sources"):
             old = self.added()
             kept = [source for source in dict.fromkeys((*old, *add)) if source not in drop]
@@ -106,7 +106,7 @@ class CorpusFolder:
 
     @contextmanager
     def locked(self, what: str, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Be the only one, of all processes, who does this here; others wait, after they called ``waits``."""
+        """Hold an exclusive lock among all processes; calls ``waits`` before waiting for it."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / f".{what}.lock").open("wb") as lock:
             try:
@@ -117,7 +117,7 @@ class CorpusFolder:
             yield
 
     def delete(self, version: str) -> None:
-        """Delete a version: it is gone at once and as a whole. May be repeated. Raises OSError."""
+        """Delete a version atomically; may be repeated. Raises OSError."""
         if not _VERSION.fullmatch(version):
             return
         going = self.root / f"{_GOING}{version}"
@@ -128,7 +128,7 @@ class CorpusFolder:
 
 
 def _read(path: Path) -> Any:
-    """Return what a file holds, None when it is not there."""
+    """Return the JSON value of a file; None if it does not exist."""
     try:
         return read_json(read_bounded(path, MANIFEST_BYTES_MAX))
     except FileNotFoundError:
@@ -137,16 +137,15 @@ def _read(path: Path) -> Any:
         raise CorpusDamaged(path, f"not JSON ({error})", _REMEDY) from error
 
 
-# What changed from one version of a corpus to another.
 _NONE: tuple[str, Any] = ("", None)
 
 
 @dataclass(slots=True)
 class Difference:
-    """Texts by what became of them, and the parameters that are others, with old and new value.
+    """The differences of two versions: counts of texts, and changed parameters as (old, new).
 
-    `added` and `removed` count by source. `now_trained` and `now_held_out` changed sides: on what the old version
-    trained on, a model that learned from it measures too well. `retagged` have another stage or other domains.
+    `added` and `removed` count by source. `now_trained` and `now_held_out` changed sides: a model that was trained on
+    the old version measures too well on the latter. `retagged` have another stage or other domains.
     """
 
     old: str
@@ -161,7 +160,7 @@ class Difference:
 
 
 def difference(old: CorpusManifest, new: CorpusManifest) -> Difference:
-    """Compare two versions text by text, holding none of them. Raises CorpusDamaged."""
+    """Compare two versions text by text, without holding them in memory. Raises CorpusDamaged."""
     names = sorted({*old.parameters, *new.parameters})
     pairs = {name: (old.parameters.get(name), new.parameters.get(name)) for name in names}
     compared = Difference(
@@ -191,7 +190,7 @@ def _count(by_label: dict[str, int], source: str) -> None:
 
 
 def _texts(manifest: CorpusManifest) -> Iterator[tuple[str, tuple[bool, Any, str]]]:
-    """Yield by id whether a text is held out, its tags and its source, in the order of the ids, as files have them."""
+    """Yield (id, (held out, tags, source)) of each text, sorted by id, as the files are."""
     trained = (row for shard in manifest.train for row in _rows(manifest, shard, held_out=False))
     yield from heapq.merge(trained, _rows(manifest, manifest.held_out, held_out=True), key=lambda row: row[0])
 

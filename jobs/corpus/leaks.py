@@ -1,7 +1,7 @@
-"""Leaks: which items of a test set stand in the texts of a corpus, also reformatted, reworded or with other names.
+"""Leaks: which items of a test set occur in a corpus, also reformatted, reworded or with other names.
 
-Items are few and texts many: the items' runs of words are indexed, and only a text that shares one is looked into. That
-gives the exact share of an item that a text holds, where MinHash would estimate how alike both are as wholes.
+Items are few and texts many: runs of words of the items are indexed, and only texts that share one are examined. That
+gives the exact share of an item in a text; MinHash would estimate the similarity of both as a whole.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from jobs.corpus.build.build import SHINGLE_WORDS
 
 SHARED = 0.35  # of an item's runs of words in one text, without boilerplate
-OF_EXCERPTS = 0.8  # the same with boilerplate, and of excerpts of one project, which share passages
-_RUNS_MIN = 4  # or all of a shorter item
+OF_EXCERPTS = 0.8  # the same with boilerplate, for excerpts of one project, which share passages
+_RUNS_MIN = 4  # minimum of shared runs, or all of a shorter item
 _PASSAGE_RUNS = 13 - SHINGLE_WORDS + 1  # 13 words in a row
-_POPULAR_TEXTS = 20  # a run of words that more texts hold is boilerplate
-_POPULAR_ITEMS = 0.01  # likewise, of all items
-_ITEMS = (2, 20)  # that a run may always be in: to count as an item's own, to be looked for at all
+_POPULAR_TEXTS = 20  # a run in more texts is boilerplate
+_POPULAR_ITEMS = 0.01  # so is a run in a larger share of items
+_ITEMS = (2, 20)  # minimum of these limits: for a run to be rare, and to be searched for at all
 _SHAPE_RUN = 24  # tokens
-_RUNS_MAX = 2_000_000  # of all items, which take half a gigabyte; each is looked for by its first ones
-_CANDIDATES_MAX = 64  # different parts of an item that are kept to be compared
+_RUNS_MAX = 2_000_000  # indexed runs, half a gigabyte; of each item the first ones
+_CANDIDATES_MAX = 64  # different parts of an item that are kept for comparison
 _PLAIN = bytes(ord(chr(code).lower()) if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 _TOKEN = re.compile(r"(\"\"\"|''')[\s\S]*?\1|#[^\n]*|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|[^\W\d]\w*|\d[\w.]*|\s+")
 _KEPT = (*keyword.kwlist, "function", "let", "const", "new", "this", "null", "do", "end", "fn")
@@ -33,7 +33,7 @@ _SIGN_OF = {word: chr(0x100 + place) for place, word in enumerate(_KEPT)}
 
 
 class _ItemView(NamedTuple):
-    """An item as words, or as the shape of code, and how long that is."""
+    """An item as words or as the shape of code, and its length."""
 
     item: str
     is_shape: bool
@@ -41,13 +41,13 @@ class _ItemView(NamedTuple):
 
 
 class ItemIndex:
-    """The items of a test set, to be looked for in corpora."""
+    """An index of the items of a test set, for searching corpora."""
 
     def __init__(self, items: Mapping[str, str], shared: float = SHARED) -> None:
-        """Index the text of each item; one stands in a text that holds the share ``shared`` of its runs."""
+        """Index the items; an item is found in a text with at least the share ``shared`` of its runs."""
         self._shared = shared
         self._views: list[_ItemView] = []
-        self._places: dict[int, list[tuple[int, int]]] = {}  # by run: in which view, as which of its runs
+        self._places: dict[int, list[tuple[int, int]]] = {}  # by run: (view, position)
         for item, text in items.items():
             for is_shape, (length, runs) in enumerate(_views(text)):
                 for place, run in enumerate(islice(dict.fromkeys(runs), _RUNS_MAX // len(items))):
@@ -55,15 +55,12 @@ class ItemIndex:
                 self._views.append(_ItemView(item, bool(is_shape), length))
         few, many = (max(count, _POPULAR_ITEMS * len(items)) for count in _ITEMS)
         for run in [run for run, places in self._places.items() if len(places) > many]:
-            del self._places[run]  # to count it would take a step for each item and text
+            del self._places[run]  # counting it would take a step per item and text
         self._whole = self._parts(self._places)
         self._common = self._parts(run for run, places in self._places.items() if len(places) > few)
 
     def seen_in(self, rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
-        """Return the items that stand in a corpus, whose ``rows`` are source and text.
-
-        For each: the ``kind`` of it (exact, passage, reworded, renamed) and the ``source`` of the text that holds most.
-        """
+        """Return the items found in ``rows`` (source, text), with ``kind`` and ``source`` of the best match."""
         texts_of: Counter[int] = Counter()
         held: defaultdict[int, dict[tuple[int, bool], str]] = defaultdict(dict)  # by view: part, exact -> source
         for source, text in rows:
@@ -87,7 +84,7 @@ class ItemIndex:
         return leaks
 
     def _parts(self, runs: Iterable[int]) -> defaultdict[int, int]:
-        """Return by view which of its runs are among ``runs``, as bits."""
+        """Return by view, as bits, which of its runs are among ``runs``."""
         parts: defaultdict[int, int] = defaultdict(int)
         for run in runs:
             for number, place in self._places[run]:
@@ -95,7 +92,7 @@ class ItemIndex:
         return parts
 
     def _kind(self, number: int, best: int, exact: bool, own: int, boilerplate: int) -> str:  # noqa: FBT001 - of a pair
-        """Return how an item stands in the text that holds its ``best`` part; one holds ``own`` runs of its own."""
+        """Return how an item occurs in the text with its ``best`` part; "" if it does not. ``own``: its rare runs."""
         whole = self._whole[number]
         mostly = best.bit_count() >= OF_EXCERPTS * whole.bit_count()
         if self._views[number].is_shape:
@@ -113,7 +110,7 @@ def _size(candidate: tuple[int, bool]) -> tuple[int, bool]:
 
 
 def _views(text: str) -> Iterator[tuple[int, list[int]]]:
-    """Yield a text as words and, if it looks like code, as its shape: the length of each, and its runs as hashes."""
+    """Yield length and hashed runs of a text: of its words and, if it looks like code, of its shape."""
     if text.isascii():
         words: Sequence[Any] = text.encode().translate(_PLAIN).split()
     else:
@@ -134,7 +131,7 @@ def _sign(token: re.Match[str]) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return all texts of an item's record, one a line, without what names it."""
+    """Return all texts of an item's record, one per line, without id, cluster and domain."""
     match value:
         case str():
             return value

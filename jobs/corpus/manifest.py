@@ -1,4 +1,4 @@
-"""What a corpus says about itself: `corpus.json`, named by its own content."""
+"""The manifest of a corpus, `corpus.json`, named by its content; shards; and folders that appear atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.manifest import sha256_file, sync
 
 FORMAT = 2
-_READ = frozenset({1, FORMAT})  # what was built by an older version stays what it is
+_READ = frozenset({1, FORMAT})  # corpora of older versions stay readable
 MANIFEST_NAME = "corpus.json"
 MANIFEST_BYTES_MAX = 64 << 20
 FINDINGS_NAME = "findings.jsonl"
@@ -27,14 +27,12 @@ FINDINGS_NAME = "findings.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class CorpusManifest:
-    """A finished corpus. All numbers describe this content; nothing in it depends on machine or time.
+    """A finished corpus. All numbers describe its content; nothing depends on machine or time.
 
-    `train` and `held_out` are the files; `parameters` what decides the content for given sources; `stages`
-    and `domains` count kept rows per tag; `findings` counts per kind; `encodings` counts decoded pieces;
-    `near_duplicates` counts the kept rows that share a cluster with an earlier one. Those below are
-    empty in a corpus of format 1: `shares` are texts, their bytes and how many are held out, by `source`, `stage` and
-    `domain` and then by name; `overlap` the texts of two domains at once; `keywords` those that hold each keyword of
-    each domain.
+    `parameters` decide the content for given sources; `stages` and `domains` count rows per tag; `findings` count per
+    kind; `encodings` count decoded pieces; `near_duplicates` are rows that share a cluster with an earlier one. The
+    following are empty in format 1: `shares` are texts, bytes and held-out texts by `source`, `stage` and `domain`, and
+    then by name; `overlap` are texts of two domains; `keywords` are texts with each keyword of each domain.
     """
 
     folder: Path
@@ -57,7 +55,7 @@ class CorpusManifest:
 
     @property
     def rows(self) -> int:
-        """Rows kept, train and held-out together."""
+        """Number of rows, training and held-out."""
         return sum(shard.rows for shard in (*self.train, self.held_out))
 
     @property
@@ -67,26 +65,19 @@ class CorpusManifest:
 
     @property
     def findings_path(self) -> Path:
-        """The listing of what was odd in the sources."""
+        """The list of findings."""
         return self.folder / FINDINGS_NAME
 
 
 def content_version(fields: Mapping[str, Any]) -> str:
-    """First 16 hex digits of the SHA-256 of the canonical JSON of everything but `version` and `encodings`.
-
-    How many pieces were decoded in what way depends on where blocks of a file end, so on the records' order.
-    """
+    """Return 16 hex digits of the SHA-256 of a manifest without `version` and `encodings`."""
     content = {name: value for name, value in fields.items() if name not in {"version", "encodings"}}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a manifest and check that its version is its content's.
-
-    Raises:
-        CorpusDamaged: missing, unreadable, of another format, or changed after it was written.
-    """
+    """Read a manifest. Raises CorpusDamaged if it is missing, unreadable, of another format, or was changed."""
     with reading(path, "not JSON"):
         fields = bounds.read_json(read_bounded(path, MANIFEST_BYTES_MAX))
     if not isinstance(fields, dict) or fields.get("format") not in _READ:
@@ -97,11 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def publish_by_content(value: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:
-    """Give a finished ``folder`` its manifest and publish it in ``parent``, unless it is there; return where it is.
-
-    ``made`` is the manifest: all its fields but the folder go into ``file``, in the format ``written_in``. The name in
-    ``parent`` is ``beginning`` and the version, which follows from the content.
-    """
+    """Publish ``folder`` with the manifest ``value`` as ``beginning`` + version, unless it exists; return its path."""
     fields = {"format": written_in, **asdict(value)}
     del fields["folder"]
     fields["version"] = content_version(fields)
@@ -113,11 +100,7 @@ def publish_by_content(value: Any, written_in: int, folder: Path, file: str, par
 
 
 def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
-    """Open a built corpus; with `verify`, read every file and compare digests.
-
-    Raises:
-        CorpusDamaged: the manifest or (with `verify`) a file is not what was built.
-    """
+    """Open a built corpus; ``verify`` reads every file. Raises CorpusDamaged if manifest or file were changed."""
     fields = read_json(folder / MANIFEST_NAME)
     del fields["format"]
     fields["train"] = tuple(Shard(**shard) for shard in fields["train"])
@@ -128,10 +111,9 @@ def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
     return manifest
 
 
-# Files of JSON lines, cut at a size, each with its digest.
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file of a corpus or mixture: rows, size of the file, bytes of the texts in it (UTF-8)."""
+    """A file of a corpus or mixture: rows, size, and UTF-8 bytes of its texts."""
 
     name: str
     sha256: str
@@ -141,7 +123,7 @@ class Shard:
 
 
 class ShardFile:
-    """One file being written, row by row, into `folder`."""
+    """A file that is being written to `folder` row by row."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.bytes = 0
@@ -151,7 +133,7 @@ class ShardFile:
         self._rows = self._text_bytes = 0
 
     def write(self, row: bytes, text_bytes: int) -> None:
-        """Append one row: a JSON object without its line end, holding `text_bytes` of text."""
+        """Append a row: a JSON object without line end, with `text_bytes` of text."""
         line = row + b"\n"
         self._file.write(line)
         self._digest.update(line)
@@ -160,17 +142,17 @@ class ShardFile:
         self._text_bytes += text_bytes
 
     def finish(self) -> Shard:
-        """Close the file and describe it."""
+        """Close the file and return its description."""
         self.close()
         return Shard(self._name, self._digest.hexdigest(), self._rows, self.bytes, self._text_bytes)
 
     def close(self) -> None:
-        """Close the file, whatever state it is in."""
+        """Close the file in any state."""
         self._file.close()
 
 
 def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
-    """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
+    """Raise CorpusDamaged for the first file that is missing or does not match its digest."""
     for shard in shards:
         path = folder / shard.name
         with reading(path, "not rows"):
@@ -179,16 +161,12 @@ def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
             raise CorpusDamaged(path, f"its sha256 is {digest[:12]}..., the manifest says {shard.sha256[:12]}...")
 
 
-# Folders that appear whole or not at all.
 _PREFIX = ".building-"
 
 
 @contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """Give a scratch folder inside `parent`, removed at the end; one at a time, others wait.
-
-    What a killed predecessor left behind is swept first: while we hold the lock, no other scratch is live.
-    """
+    """Yield a temporary folder inside `parent`; one at a time: others wait, and sweep what a killed one left."""
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -202,7 +180,7 @@ def staging(parent: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Make a finished folder visible as `target`, on disk before it is seen."""
+    """Sync a finished folder to disk and rename it to `target`."""
     for path in folder.iterdir():
         sync(path)
     sync(folder)

@@ -1,4 +1,4 @@
-"""What one job trains on: the full corpus, and for a manager an extra share of its own domain."""
+"""The training folder of one job: the full corpus, and for a manager an extra share of its domain."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class MixtureFolder:
     """A finished mixture folder.
 
-    `files` are the training files in reading order, corpus and domain files taking turns. `held_out` is the
-    corpus' own file, the same for every job; `held_out_domain` repeats those of its rows that concern the
-    domain. `wanted_bytes` and `extra_bytes` are UTF-8 text bytes of domain data asked for and added:
-    `extra_rows` rows in `passes` rounds (the last may be partial) through the `domain_rows` there are.
+    `files` are the training files in reading order, corpus and domain files alternating. `held_out` is the corpus'
+    file, equal for all jobs; `held_out_domain` repeats its rows of the domain. `wanted_bytes` and `extra_bytes` are
+    UTF-8 text bytes of domain data requested and added: `extra_rows` rows in `passes` rounds (the last may be partial)
+    over the `domain_rows`.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class MixtureFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a row of the domain lies in the corpus, and how much text it holds."""
+    """Where a row of the domain is in the corpus, and its text bytes."""
 
     shard: str
     offset: int
@@ -69,18 +69,13 @@ def mixture(
     seed: int = 0,
     max_passes: int = 8,
 ) -> MixtureFolder:
-    """Make the training folder of one job: `<job_name>-<version>` in `out_dir` (default: in the corpus).
+    """Create the training folder of a job: `<job_name>-<version>` in `out_dir` (default: in the corpus).
 
-    Every mixture holds the full corpus by hard links (copies where links are impossible). With a `domain`,
-    rows tagged with it are added until they make up `extra_share` of the corpus' text bytes: in seeded order,
-    repeated in a new order when there are too few, at most `max_passes` times each because a text seen more
-    often is only learned by heart. The domain rows are spread over as many files as the corpus has, so
-    reading `train-*.jsonl` by name meets both in turn. Making what exists changes nothing.
-
-    Raises:
-        BadParameter: a job name that is no file name, a share outside 0..1, a domain the corpus lacks.
-        CorpusDamaged: a file of the corpus is missing.
-        OSError: nothing is left behind.
+    Every mixture has the full corpus as hard links (or copies). With a `domain`, rows with this tag are added up to
+    `extra_share` of the corpus' text bytes: in seeded order, repeated in a new order if there are too few, each at most
+    `max_passes` times, because text seen more often is only memorised. Domain rows are spread over as many files as the
+    corpus has, so that `train-*.jsonl` alternates. An existing mixture is not changed. Raises BadParameter for an
+    invalid name, share or domain, CorpusDamaged for a missing file, and OSError; then nothing is left behind.
     """
     _check(corpus, job_name, domain, extra_share, max_passes)
     parent = out_dir or corpus.folder / "mixtures"
@@ -96,7 +91,7 @@ def mixture(
             files.append(shard)
             first, last = (len(chosen) * end // len(corpus.train) for end in (index, index + 1))
             if part := chosen[first:last]:
-                # "_" comes after ".", so by name each domain file follows its corpus file.
+                # "_" sorts after ".", so that each domain file follows its corpus file.
                 name = f"{Path(shard.name).stem}_domain.jsonl"
                 files.append(_copy_rows(corpus.folder, folder, name, part))
         _link(corpus.folder / corpus.held_out.name, folder / corpus.held_out.name)
@@ -129,11 +124,7 @@ def mixture(
 
 
 def open_mixture(folder: Path, *, verify: bool = False) -> MixtureFolder:
-    """Open a made mixture; with `verify`, read every file and compare digests.
-
-    Raises:
-        CorpusDamaged: the manifest or (with `verify`) a file is not what was made.
-    """
+    """Open a mixture; ``verify`` reads every file. Raises CorpusDamaged if manifest or file were changed."""
     fields = read_json(folder / MIXTURE_NAME)
     del fields["format"]
     fields["files"] = tuple(Shard(**shard) for shard in fields["files"])
@@ -148,7 +139,7 @@ def open_mixture(folder: Path, *, verify: bool = False) -> MixtureFolder:
 
 def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int) -> None:
     if not _JOB_NAME.fullmatch(job_name):
-        raise BadParameter("job_name", job_name, "letters, digits, dots, dashes and underscores")
+        raise BadParameter("job_name", job_name, "a name of A-Z, a-z, 0-9, dots, dashes and underscores")
     if not 0 <= extra_share <= 1:
         raise BadParameter("extra_share", extra_share, "from 0 to 1")
     if max_passes < 1:
@@ -159,7 +150,7 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
 
 
 def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
-    """Rows of a shard that are tagged with the domain, without holding their text."""
+    """Return the rows of a shard with the domain's tag, without their texts."""
     result: list[_Place] = []
     offset = 0
     if domain is None:
@@ -174,12 +165,12 @@ def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
 
 
 def _choose(places: Sequence[_Place], wanted: int, max_passes: int, seed: str) -> tuple[list[_Place], int]:
-    """Rows in seeded order up to about `wanted` bytes, and the number of rounds through the rows begun."""
+    """Return rows in seeded order, about `wanted` bytes, and the number of rounds begun."""
     chosen: list[_Place] = []
     size = 0
     for passed in range(max_passes if places else 0):
         for place in sorted(places, key=lambda place: _rank(place, f"{seed}:{passed}")):
-            # Stop at the nearest size, above or below.
+            # Stop at the size nearest to the target, above or below.
             if size + place.text_bytes / 2 > wanted:
                 return chosen, -(-len(chosen) // len(places))
             chosen.append(place)
@@ -206,5 +197,5 @@ def _link(existing: Path, new: Path) -> None:
     try:
         os.link(existing, new)
     except OSError:
-        # Another file system, or one without links: the same bytes, at the price of the space.
+        # Another file system, or one without hard links.
         shutil.copyfile(existing, new)

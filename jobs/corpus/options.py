@@ -1,4 +1,4 @@
-"""How sources are read and texts are tagged; the defaults suit text, code and episodes."""
+"""Options for reading and tagging sources; the defaults suit text, code and episodes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ VALUE = "{value}"  # what a rule puts in its place: what stands under its key
 
 @dataclass(frozen=True, slots=True)
 class CorpusRule:
-    """What people know of their texts: those it fits get a `stage`, `domains`, or both.
+    """A rule of a person: texts that match get a `stage`, `domains`, or both.
 
-    `path` is a pattern for a text's source as rows show it (`*` any characters, also `/`; `?` one; `[ab]` one of
-    these); `key` a key of a JSON record besides its text, dotted where tables are inside tables, and `equals` what
-    stands there as text. Without `equals` the rule fits whatever is a text or a whole number, which `{value}` stands
-    for. A `command` says itself what each text is, within `limit_seconds`; see `jobs/corpus/build/rules.py`.
-    `domains` None says nothing of domains, an empty tuple that there are none.
+    `path` is a pattern for a text's source (`*` any characters, also `/`; `?` one; `[ab]` one of these); `key` a dotted
+    key of a JSON record, and `equals` its value as text. Without `equals` any text or integer matches, which `{value}`
+    stands for. A `command` says itself what each text is, within `limit_seconds`; see `jobs/corpus/build/rules.py`.
+    `domains` None says nothing; an empty tuple says that there are none.
     """
 
     path: str | None = None
@@ -30,7 +29,7 @@ class CorpusRule:
     limit_seconds: int = 3_600
 
     def __post_init__(self) -> None:
-        """Refuse what fits nothing or says nothing."""
+        """Refuse rules that match nothing or say nothing."""
         tags = self.stage is not None or self.domains is not None
         if self.command and (tags or self.key is not None or self.equals is not None):
             raise BadParameter("rule", self, "a command, perhaps with a path: it says stage and domains itself")
@@ -49,12 +48,12 @@ class CorpusRule:
 
 @dataclass(frozen=True, slots=True)
 class CorpusOptions:
-    """Reading and tagging rules; all of them are part of a corpus' version.
+    """Options for reading and tagging; all of them are part of a corpus' version.
 
-    `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag when the keywords it holds weigh at least this
-    share of all of them, or as much as one that only one text in `rarity` holds; `docs/corpus.md` has the formula.
-    `document_characters`: longest document made from plain text; longer texts are cut at a pause.
-    `max_record_bytes`: longest JSON record read; longer ones are findings. `rules` come before all other tags.
+    `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag if its keywords weigh at least this share of
+    all, or as much as one keyword that only one text in `rarity` has; `docs/corpus.md` has the formula.
+    `document_characters`: maximum of a document from plain text; longer texts are split at a pause. `max_record_bytes`:
+    maximum of a JSON record; longer ones are findings. `rules` come before all other tags.
     """
 
     relevance: float = 0.5

@@ -1,4 +1,4 @@
-"""Sources to a corpus: read, deduplicate, tag, cluster, split, write."""
+"""Build a corpus from sources: read, deduplicate, tag, cluster, split, write."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from jobs.corpus.read.sources import Loader, Source, label_of
 _REPORT_EVERY = 256
 # A domain with fewer clusters cannot spare one for measuring.
 _CLUSTERS_TO_SPARE = 10
-# However few texts there are, most of them are for training.
+# Upper bounds of the held-out share, so that most texts of a small corpus are for training.
 _MOST_CLUSTERS = 0.1
 _MOST_BYTES = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build is: documents done in this phase, of `total` when that is known."""
+    """Progress of a build: documents done in this phase, and `total` if known."""
 
     phase: Literal["reading", "tagging", "clustering", "writing"]
     documents: int
@@ -52,7 +52,7 @@ class BuildProgress:
     bytes_read: int
 
 
-def build(  # noqa: PLR0913 - one keyword for each number of the recipe
+def build(  # noqa: PLR0913 - one keyword per number of the recipe
     sources: Sequence[Source],
     out_dir: Path,
     domains: Mapping[str, Sequence[str]],
@@ -64,17 +64,13 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
     options: CorpusOptions = CorpusOptions(),  # noqa: B008 - frozen
     progress: Callable[[BuildProgress], None] = lambda _progress: None,
 ) -> CorpusManifest:
-    """Build the corpus of `sources` in `out_dir/<version>` and return its manifest.
+    """Build the corpus of `sources` in `out_dir/<version>` and return its manifest. Raises CorpusError, OSError.
 
-    The version names the content: the same documents and parameters give the same version whatever the order
-    of sources, files and records. Building what exists changes nothing. A kill leaves no half corpus.
-    `domains` holds the keywords of each manager; `held_out_fraction` is the share of text bytes kept from
-    training, in whole duplicate clusters, `held_out_wanted` of these if that leaves enough; `shard_bytes` is the size
-    at which a training file is closed.
-
-    Raises:
-        CorpusError: nothing is written.
-        OSError: the disk is full or not writable; nothing is left behind.
+    The version names the content: the same documents and parameters give the same version, whatever the order of
+    sources, files and records. An existing corpus is not changed, and nothing incomplete remains after an error or a
+    kill. `domains` are the keywords of each manager; `held_out_fraction` is the share of text bytes kept from training
+    in whole duplicate clusters, and `held_out_wanted` a number of clusters to reach if enough text remains; a training
+    file is closed at `shard_bytes`.
     """
     if not 0 <= held_out_fraction <= 0.5:
         raise BadParameter("held_out_fraction", held_out_fraction, "from 0 to 0.5")
@@ -162,7 +158,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
 
 
 def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
-    """What rules say of its domains, else its keywords; and the manager that it names itself."""
+    """Return a text's domains: those of rules, else of its keywords, and the manager that it names."""
     domains = entry.tags.domains
     named = (entry.manager or "").lower()
     tagged = set(tagger.tags(entry.held) if domains is None else domains)
@@ -172,7 +168,7 @@ def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tup
 def _shares(
     entries: Sequence[BuildEntry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, int]]:
-    """Count texts, their bytes and how many of them are held out, by name; a text may have several."""
+    """Return the counts of texts, text bytes and held-out texts by name; a text may have several names."""
     counters: dict[str, Counter[str]] = {}
     for entry, apart, names in zip(entries, kept_apart, names_of, strict=True):
         for name in names:
@@ -182,7 +178,7 @@ def _shares(
 
 
 def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
-    """Count the texts that belong to two domains, under the first and then the second by name."""
+    """Return the number of texts that belong to two domains, by the first and then the second name."""
     pairs = Counter(pair for result in domains_of for pair in combinations(result, 2))
     result: dict[str, dict[str, int]] = {}
     for (one, other), count in pairs.items():
@@ -191,7 +187,7 @@ def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
 
 
 class _Writer:
-    """Rows to `train-00000.jsonl` and so on, each about `shard_bytes` long, and to `heldout.jsonl`."""
+    """Writes rows to `train-00000.jsonl` and so on, each about `shard_bytes` long, and to `heldout.jsonl`."""
 
     def __init__(self, folder: Path, shard_bytes: int) -> None:
         self._folder = folder
@@ -217,7 +213,6 @@ class _Writer:
         self._held_out.close()
 
 
-# Which duplicate clusters are kept from training.
 def held_out_clusters(
     cluster_of: Sequence[str],
     text_bytes: Sequence[int],
@@ -226,14 +221,13 @@ def held_out_clusters(
     seed: int,
     wanted: int = 0,
 ) -> frozenset[str]:
-    """Clusters that hold about `fraction` of the bytes, `wanted` of them at least, chosen by digest of seed and name.
+    """Return the clusters to hold out: about `fraction` of the bytes, and at least `wanted` clusters.
 
-    The first three arguments are per text. Every domain of ten clusters or more gets one to measure on, if
-    any of them fits the target; the rest is filled up in digest order. That order does not depend on what
-    else is in the corpus, so a corpus that grows keeps nearly all of its held-out texts held out. Clusters
-    that would overshoot the target by more than a tenth are passed over, but a corpus of two clusters or more
-    always gets something held out (if `fraction` is above 0). So that there are `wanted` clusters, more is held
-    out, but no more than a tenth of all clusters, nor 0.15 of all bytes.
+    The first three arguments are per text. Each domain with ten clusters or more gets one, if one fits the target; the
+    rest follows in the order of the digests of seed and name. That order does not depend on the other texts, so that a
+    growing corpus keeps nearly all of its held-out texts. Clusters that would exceed the target by more than a tenth
+    are skipped, but of two clusters or more at least one is held out (if `fraction` is above 0). For `wanted` clusters
+    more is held out: up to a tenth of all clusters and 0.15 of all bytes.
     """
     sizes: Counter[str] = Counter()
     members: defaultdict[str, set[str]] = defaultdict(set)
@@ -265,10 +259,10 @@ def held_out_clusters(
     return frozenset(chosen or {min(sizes, key=lambda name: (sizes[name], name))})
 
 
-# Cleaned and deduplicated; only signatures and tags stay in memory.
+# Documents are cleaned and deduplicated on the way to disk; only signatures and tags stay in memory.
 @dataclass(frozen=True, slots=True)
 class BuildEntry:
-    """A kept document: where its row lies in the spool, and what clustering and the manifest need."""
+    """A kept document: where its row is in the spool, and what clustering and the manifest need."""
 
     offset: int
     length: int
@@ -282,7 +276,7 @@ class BuildEntry:
 
 
 class Spool:
-    """Collects documents into `file`; `entries` maps the identity of each kept text to its entry."""
+    """Collects documents in `file`; `entries` are the kept texts by identity."""
 
     def __init__(self, file: BinaryIO, findings: Findings, keywords: Keywords, rules: Rules) -> None:
         self.entries: dict[str, BuildEntry] = {}
@@ -294,7 +288,7 @@ class Spool:
         self._rules = rules
 
     def add(self, document: CorpusDocument) -> None:
-        """Take one document; empty texts and exact duplicates become findings."""
+        """Add a document; empty texts and exact duplicates become findings."""
         self.documents_read += 1
         text, controls, surrogates = clean(document.text)
         if controls:
@@ -306,7 +300,7 @@ class Spool:
             self._note(Kind.EMPTY_TEXT, document, "white space only; left out")
             return
         name = identity(words)
-        tags = self._rules.of(document)  # of copies too: what is odd about rules must not depend on who came first
+        tags = self._rules.of(document)  # of copies too: findings must not depend on their order
         try:
             row = _row(name, text, document)
         except RecursionError:
@@ -315,7 +309,7 @@ class Spool:
         present = self.entries.get(name)
         if present:
             self._note(Kind.DUPLICATE, document, f"same text as in {present.source}; left out")
-            # Copies may differ in tags and metadata. Which one stays must not depend on who came first.
+            # Copies may differ in tags and metadata. Which one is kept must not depend on their order.
             if self.row(present) <= row:
                 return
         self._file.seek(self._end)
@@ -334,7 +328,7 @@ class Spool:
         self._end += len(row)
 
     def row(self, entry: BuildEntry) -> bytes:
-        """Read the row of an entry back, which is without its tags."""
+        """Return the row of an entry, without its tags."""
         self._file.seek(entry.offset)
         return self._file.read(entry.length)
 
@@ -346,13 +340,13 @@ def _row(name: str, text: str, document: CorpusDocument) -> bytes:
     row: dict[str, Any] = {"id": name, "text": text, "source": document.source, **_cleaned(document.fields)}
     if document.metadata:
         row["metadata"] = document.metadata
-    # ASCII, because metadata may hold lone surrogates, which JSON can carry and UTF-8 cannot. Sorted,
-    # so that copies of a record are equal however their fields were ordered.
+    # ASCII, because metadata may have lone surrogates, which UTF-8 cannot encode. Sorted, so that copies of a record
+    # are equal whatever the order of their fields.
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def _cleaned(value: Any) -> Any:
-    """The value with its texts as clean as that of a document."""
+    """Return a JSON value with all of its texts cleaned."""
     if isinstance(value, str):
         return clean(value)[0]
     if isinstance(value, Mapping):
@@ -362,15 +356,14 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-# Which managers a text concerns: how much of a manager's keywords it holds, each counted by its rarity.
-_ROUNDING = 1e-9  # two sums of the same weights are equal
+_ROUNDING = 1e-9  # tolerance for sums of equal weights in another order
 
 
 class Keywords:
     """The keywords of all domains.
 
-    One occurs where a word (or a part of a snake_case name) begins with it: `optimize` matches `optimized` and `gpu`
-    matches `max_gpu`, but `api` does not match `capital`. Case is ignored.
+    A keyword matches the beginning of a word, or of a part of a snake_case name, in any case: `optimize` matches
+    `optimized` and `gpu` matches `max_gpu`, but `api` does not match `capital`.
     """
 
     def __init__(self, domains: Mapping[str, Sequence[str]]) -> None:
@@ -381,22 +374,22 @@ class Keywords:
         self._patterns = [(word, re.compile(rf"(?<![^\W_]){re.escape(word)}")) for word in self.words]
 
     def held(self, text: str) -> int:
-        """Return which words a text holds: bit n is set for word n."""
+        """Return the words in a text as bits: bit n is set for word n."""
         lowered = text.lower()
         bits = 0
         for number, (word, at_start) in enumerate(self._patterns):
-            # The plain search is many times faster and settles most cases.
+            # The plain search is many times faster and decides most cases.
             if word in lowered and at_start.search(lowered):
                 bits |= 1 << number
         return bits
 
 
 class DomainTagger:
-    """Tags texts once all of them are known, because how rare a keyword is only all of them tell.
+    """Tags texts by domain once all texts are known, because the weight of a keyword depends on its rarity.
 
-    With n texts, of which m hold a keyword, this weighs log((n + 1) / (m + 0.5)), nothing if none does. A text belongs
-    to a domain when the keywords it holds weigh at least `relevance` of all of the domain's, or log(`rarity`): as much
-    as keywords that, were they independent, one text in `rarity` would hold together.
+    A keyword in m of n texts weighs log((n + 1) / (m + 0.5)); nothing if m is 0. A text belongs to a domain if its
+    keywords weigh at least `relevance` of all of the domain's, or log(`rarity`): as much as independent keywords that
+    one text in `rarity` would have together.
     """
 
     def __init__(self, keywords: Keywords, held: Iterable[int], relevance: float, rarity: float) -> None:
@@ -421,7 +414,7 @@ class DomainTagger:
         self._tags_by_words: dict[int, tuple[str, ...]] = {}
 
     def tags(self, held: int) -> tuple[str, ...]:
-        """Return the domains, sorted, of a text that holds these words."""
+        """Return the domains, sorted, of a text with these words."""
         if held not in self._tags_by_words:
             weighed = {
                 name: sum(weight for bit, weight in weighted if held & bit) for name, weighted in self._domains.items()
@@ -432,7 +425,7 @@ class DomainTagger:
         return self._tags_by_words[held]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return by domain and keyword how many texts hold it."""
+        """Return the number of texts with each keyword, by domain."""
         return {name: {word: self._counts[word] for word in words} for name, words in self._keywords.domains.items()}
 
 
@@ -443,26 +436,26 @@ BAND_ROWS = 4
 SIMILARITY = 0.7
 _POINTS = tuple(range(0, 1 << 32, (1 << 32) // SIGNATURE_SIZE))
 METHOD = {"shingle_words": SHINGLE_WORDS, "signature_size": SIGNATURE_SIZE, "similarity": SIMILARITY}
-# Members of one bucket that are compared with a newcomer; keeps boilerplate from making the pass quadratic.
+# Members of a bucket that are compared with a new text; without a limit boilerplate would make the time quadratic.
 _COMPARED = 32
 
 
 def normalised(text: str) -> bytes:
-    """UTF-8 of the text with every run of white space as one space."""
+    """Return a text in UTF-8 with every run of white space as one space."""
     return " ".join(text.split()).encode("utf-8")
 
 
 def identity(words: bytes) -> str:
-    """Name of a normalised text: the first 32 hex digits of its SHA-256."""
+    """Return the name of a normalised text: the first 32 hex digits of its SHA-256."""
     return hashlib.sha256(words).hexdigest()[:32]
 
 
 def signature(words: bytes) -> bytes:
-    """MinHash signature of a normalised text: 64 numbers of 32 bits.
+    """Return the MinHash signature of a normalised text: 64 numbers of 32 bits.
 
-    Every shingle of five words is hashed once onto a circle; entry i is the first hash at or after the i-th
-    of 64 fixed points. Two texts agree in an entry exactly when that first hash of their union is shared, so
-    the expected share of equal entries is their Jaccard similarity, as with 64 separate hash functions.
+    Every shingle of five words is hashed once onto a circle; entry i is the first hash at or after the i-th of 64 fixed
+    points. Two texts agree in an entry if the first hash of their union is shared, so that the expected share of equal
+    entries is their Jaccard similarity, as with 64 separate hash functions.
     """
     tokens = words.split(b" ")
     windows = zip(*(tokens[start:] for start in range(min(SHINGLE_WORDS, len(tokens)))), strict=False)
@@ -472,10 +465,10 @@ def signature(words: bytes) -> bytes:
 
 
 def clusters(signatures: Sequence[bytes]) -> list[int]:
-    """For each text the smallest index in its cluster; texts estimated at least 0.7 alike share a cluster.
+    """Return the smallest index in the cluster of each text; texts with a similarity of 0.7 share a cluster.
 
-    Clusters are transitive. Two texts are compared when four consecutive signature entries in a fixed
-    position agree, which finds 98 of 100 pairs of similarity 0.7. Time grows linearly with the texts.
+    Clusters are transitive. Two texts are compared if four consecutive signature entries at a fixed position agree,
+    which finds 98 of 100 pairs of similarity 0.7. Time grows linearly with the texts.
     """
     parent = list(range(len(signatures)))
 
@@ -499,7 +492,7 @@ def clusters(signatures: Sequence[bytes]) -> list[int]:
                     # The smaller index is the root, whatever the order of merges.
                     parent[max(mine, theirs)] = min(mine, theirs)
                     unrelated = False
-            # One member stands for all that are already in its cluster.
+            # One member represents all that are already in its cluster.
             if unrelated:
                 bucket.append(index)
     return [root(index) for index in range(len(signatures))]

@@ -1,4 +1,4 @@
-"""What people's rules say of a text: by its path, by a key of its record, or by a command that is asked about it."""
+"""Rules by which people tag texts: by path, by a key of the record, or by a command."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from jobs.corpus.read.records import CorpusDocument
 from jobs.payload.bounds import read_json
 
 _ANSWER_BYTES = 1 << 16
-_TOLD_BYTES = 400  # of what a command that failed said last
-# A command gets no secret of the daemon: only what finds programs, files and languages.
+_TAIL_BYTES = 400  # last output of a failed command that is shown
+# Variables that a command gets, besides those for programs and locales: no secret of the daemon.
 _KEPT = re.compile("HOME|VIRTUAL_ENV")
 
 
@@ -34,10 +34,7 @@ class Tags:
 
 
 class Rules:
-    """Rules in their order, of which the first that says something of a stage, or of domains, decides it.
-
-    Commands come last: they are asked once, about all texts together. A tag that does not exist is a finding.
-    """
+    """Rules in order: the first with a stage, or with domains, decides; commands last. An unknown tag is a finding."""
 
     def __init__(self, rules: Iterable[CorpusRule], domains: Collection[str], findings: Findings) -> None:
         self._rules = tuple(rules)
@@ -54,7 +51,7 @@ class Rules:
         return tuple(rule for rule in self._rules if rule.command)
 
     def of(self, document: CorpusDocument) -> Tags:
-        """What paths and keys say of a document."""
+        """Return what paths and keys say of a document."""
         tags = Tags()
         for rule in self._rules:
             if rule.command or not _fits_path(rule, document.source):
@@ -68,11 +65,11 @@ class Rules:
         return tags
 
     def ask(self, rule: CorpusRule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
-        """Ask a command about texts and note in `tags`, by id, what it says of those that no rule spoke of.
+        """Run a rule's command on texts and set the tags, by ID, that no earlier rule has set. Raises CorpusError.
 
-        It gets a JSON object a line: `id`, `source`, `text`, and `metadata` if there is any. It writes one for each
-        text that it knows: `id`, `stage`, `domains`, in any order; what is left out or null it says nothing of.
-        `folder` is for scratch files. Raises CorpusError.
+        It reads a JSON object per line: `id`, `source`, `text`, and `metadata` if any. It writes one for each text that
+        it knows: `id`, `stage`, `domains`, in any order; null or absent values say nothing. `folder` is for temporary
+        files.
         """
         question_file, answered = folder / "asked", folder / "answered"
         name = Path(rule.command[0]).name
@@ -119,7 +116,7 @@ def _fits_path(rule: CorpusRule, source: str) -> bool:
 
 
 def _value(metadata: Mapping[str, Any], key: str) -> str | None:
-    """What stands under a dotted key, if it is a text or a whole number."""
+    """Return the value of a dotted key, if it is a text or an integer."""
     value: Any = metadata
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -146,11 +143,11 @@ def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path)
         except subprocess.TimeoutExpired:
             raise _failed(rule, f"it was not done after {rule.limit_seconds} s") from None
         finally:
-            if child.returncode is None:  # too long, or Ctrl-C: it goes with all that it started
+            if child.returncode is None:  # time limit or Ctrl-C: kill the whole process group
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         if code:
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD_BYTES))
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
             words = errors.read().decode("utf-8", "replace").strip()
             raise _failed(rule, f"it ended with {code}" + (f" and said: {words}" if words else ""))
     output.unlink()

@@ -1,4 +1,4 @@
-"""JSON values out of JSON lines or one JSON array; damage costs the damaged record only."""
+"""Records from JSON lines or one JSON array, as documents; damage loses only the damaged record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jobs.corpus.errors import Findings, Kind
 from jobs.corpus.options import STAGES
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-# Bytes to text: UTF-8 first, then what the file declares, then what Western systems used to write; and UTF-16.
+# Bytes are decoded as UTF-8, else as the file declares, else as cp1252 or latin-1; UTF-16 needs a byte order mark.
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-# The notation of PEP 263, which editors understand in any kind of file.
+# The notation of PEP 263, which editors support in any kind of file.
 _DECLARED = re.compile(rb"coding[:=][ \t]*([-\w.]+)")
-# Tab, line ends and form feed are layout; the other control characters are noise or binary data.
+# Control characters other than tab, line ends and form feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BINARY_SHARE = 0.02
@@ -34,7 +34,7 @@ _BINARY_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Text, the encoding that worked, and how many undecodable sequences became U+FFFD."""
+    """Text, its encoding, and the number of undecodable sequences replaced by U+FFFD."""
 
     text: str
     encoding: str
@@ -42,7 +42,7 @@ class Decoded:
 
     @property
     def oddity(self) -> tuple[Kind, str] | None:
-        """What there is to report about it."""
+        """The finding about it, if any."""
         if self.replaced:
             return Kind.BROKEN_ENCODING, f"{self.replaced} broken sequences replaced"
         if not self.encoding.startswith("utf-8"):
@@ -51,7 +51,7 @@ class Decoded:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """The encoding named in the first two lines of a file, if Python knows it as a text encoding."""
+    """Return the encoding named in the first two lines of a file, if it is a text encoding of Python."""
     for line in head.split(b"\n", 2)[:2]:
         if match := _DECLARED.search(line):
             try:
@@ -64,10 +64,10 @@ def declared_encoding(head: bytes) -> str | None:
 
 
 def decode(data: bytes, declared: str | None = None) -> Decoded:
-    """Decode `data`; never fails, because latin-1 reads anything.
+    """Decode `data`; never fails, because latin-1 decodes anything.
 
-    Bytes that are not UTF-8 are either UTF-8 with damage (then the damage is replaced) or an old eight-bit
-    encoding (then every non-ASCII byte is a character). Whichever explains more of the non-ASCII bytes wins.
+    Bytes that are not UTF-8 are either damaged UTF-8 (the damage is replaced) or an old eight-bit encoding (every
+    non-ASCII byte is a character). The one that explains more of the non-ASCII bytes is used.
     """
     if data.startswith(codecs.BOM_UTF8):
         tail = decode(data[len(codecs.BOM_UTF8) :], declared)
@@ -88,21 +88,18 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
 def _strictly(data: bytes, encoding: str) -> str | None:
     try:
         return data.decode(encoding)
-    except ValueError:  # UnicodeError is one; some declared encodings raise others
+    except ValueError:  # UnicodeError is a subclass; some encodings raise others
         return None
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether the first kilobytes of a file are data rather than text."""
+    """Return whether the first kilobytes of a file are binary data."""
     controls = len(_CONTROL.findall(head.decode("latin-1")))
     return controls > _BINARY_SHARE * len(head)
 
 
 def clean(text: str) -> tuple[str, int, int]:
-    """Unify line ends, drop control characters, replace lone surrogates.
-
-    Returns the text, the number of control characters dropped and of surrogates replaced.
-    """
+    """Return text with LF line ends and without controls and surrogates, and the counts of both."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     surrogates = 0
@@ -113,7 +110,7 @@ def clean(text: str) -> tuple[str, int, int]:
 
 
 class Utf16AsUtf8(io.RawIOBase):
-    """Reads a UTF-16 file with byte order mark; `replaced` counts broken characters met so far."""
+    """A UTF-16 file with byte order mark as a UTF-8 stream; `replaced` counts broken characters so far."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.replaced = 0
@@ -123,11 +120,11 @@ class Utf16AsUtf8(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Say so to BufferedReader."""
+        """Return True, for BufferedReader."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` as far as the next piece of the file goes."""
+        """Fill `buffer` from the next piece of the file."""
         target = memoryview(buffer).cast("B")
         while not self._ready and not self._ended:
             data = self._file.read(io.DEFAULT_BUFFER_SIZE)
@@ -141,17 +138,13 @@ class Utf16AsUtf8(io.RawIOBase):
         return count
 
 
-# The unit of a corpus: one text with what is known about it; and long texts cut into units.
 # A blank line followed by an unindented one: between top-level definitions, or between paragraphs.
 _PAUSE = re.compile(r"\n[ \t]*\n(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusDocument:
-    """One text. `source` names the file it came from; `manager` is set when the record names one itself.
-
-    `fields` are those by which trainers learn a part of it: messages, or prompt and completion, and so on.
-    """
+    """One text of a file (``source``, ``line``) with its tags; ``fields`` are the parts that trainers learn."""
 
     text: str
     source: str
@@ -163,10 +156,7 @@ class CorpusDocument:
 
 
 def split_text(text: str, limit: int) -> Iterator[tuple[int, str]]:
-    """Pieces of at most `limit` characters that concatenate to `text`, each with its line offset.
-
-    Cuts at the last pause in the second half of the limit, else at the last line end, else at the limit.
-    """
+    """Yield (line offset, piece) of at most ``limit`` characters, cut at a pause, else a line end, else the limit."""
     start = line = 0
     while start < len(text):
         end = start + limit
@@ -186,16 +176,16 @@ def split_text(text: str, limit: int) -> Iterator[tuple[int, str]]:
 
 _LINE_REST_BYTES = 1 << 16
 _CHUNK_CHARACTERS = 1 << 16
-# How many different beginnings of records are remembered.
+# Maximum of different first keys of records that are remembered.
 _FIRST_KEYS = 16
 _BETWEEN = re.compile(r"[\s,]*")
 _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
-# The beginning of a record may be cut by the end of the buffer; this much of it is kept.
+# The end of the buffer may cut the beginning of a record; this much of it is kept.
 _OVERLAP_CHARACTERS = 1024
 
 
 class RecordReader:
-    """Reads one file of records; reports damage to `findings` and counts encodings in `encodings`."""
+    """Reads a file of records; adds damage to `findings` and counts encodings in `encodings`."""
 
     def __init__(self, source: str, findings: Findings, encodings: Counter[str], max_record_bytes: int) -> None:
         self._source = source
@@ -204,7 +194,7 @@ class RecordReader:
         self._max_record_bytes = max_record_bytes
 
     def read(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
-        """Yield (line or element number, value) for every well-formed value in the file."""
+        """Yield (line or element number, value) for every valid value of the file."""
         head = file.peek(4096)
         if head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             for number, value in ArrayReader(_DecodedBlocks(file, self), self._max_record_bytes):
@@ -216,7 +206,7 @@ class RecordReader:
             yield from self._lines(file)
 
     def decoded(self, data: bytes, line: int) -> str:
-        """Decode one piece of the file, noting what it took."""
+        """Decode one piece of the file, with a finding if it is odd."""
         text = decode(data)
         self._encodings[text.encoding] += 1
         if odd := text.oddity:
@@ -231,7 +221,7 @@ class RecordReader:
                 if text := self.decoded(line, number).strip():
                     yield from self._line(number, text)
                 continue
-            # Read past the end of the line without holding it.
+            # Skip the rest of the line without holding it in memory.
             size = len(line)
             while (line := file.readline(self._max_record_bytes)) and not line.endswith(b"\n"):
                 size += len(line)
@@ -256,7 +246,7 @@ class RecordReader:
 
 
 class _DecodedBlocks:
-    """A binary file as a text stream; where a block is not UTF-8, each of its lines is decoded by itself."""
+    """A binary file as a text stream; in a block that is not UTF-8 each line is decoded by itself."""
 
     def __init__(self, file: BufferedReader, reader: RecordReader) -> None:
         self._file = file
@@ -274,7 +264,7 @@ class _DecodedBlocks:
 
 
 def read_block(file: BufferedReader, size: int) -> bytes:
-    """About `size` bytes, ending at a line end if one comes soon, never inside a UTF-8 sequence."""
+    """Return about `size` bytes, up to a line end if one is near, never inside a UTF-8 sequence."""
     data = file.read(size)
     if not data.endswith(b"\n"):
         data += file.readline(_LINE_REST_BYTES)
@@ -291,26 +281,19 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-# The elements of one huge JSON array, one at a time; a damaged element costs itself, not its neighbours.
-class TextStream(Protocol):
-    """What elements are read from: about `size` characters at a time, an empty string at the end."""
-
-    def read(self, size: int, /) -> str:
-        """Read on."""
-
-
+# A huge JSON array is read element by element; a damaged element loses only itself.
 @dataclass(frozen=True, slots=True)
 class DamagedElement:
-    """An element (or the end of the array) that could not be read."""
+    """An element, or the end of the array, that could not be read."""
 
     kind: Kind
     detail: str
 
 
 class ArrayReader:
-    """Iterates over (number of the element, its value or the damage); holds about one element in memory."""
+    """Iterates over (element number, value or damage) of one JSON array; holds about one element in memory."""
 
-    def __init__(self, stream: TextStream, max_record_characters: int) -> None:
+    def __init__(self, stream: _DecodedBlocks, max_record_characters: int) -> None:
         self._stream = stream
         self._limit = max_record_characters
         self._buffer = ""
@@ -331,7 +314,7 @@ class ArrayReader:
                 value: Any | DamagedElement = DamagedElement(Kind.BAD_JSON, detail)
             else:
                 value = self._element()
-                # Past the beginning of a damaged record, else it would be found as the next one.
+                # Move past the beginning of a damaged record, or it would be found as the next one.
                 self._position += isinstance(value, DamagedElement)
             yield number, value
             if isinstance(value, DamagedElement) and not self._resume():
@@ -354,7 +337,7 @@ class ArrayReader:
             except ValueError as error:
                 return DamagedElement(Kind.BAD_JSON, str(error))
             else:
-                # A number at the end of the buffer may go on in the next chunk.
+                # A number at the end of the buffer may continue in the next chunk.
                 if end < len(self._buffer) or not self._fill():
                     match = _FIRST_KEY.match(self._buffer, self._position)
                     if match and len(self._first_keys) < _FIRST_KEYS:
@@ -363,10 +346,7 @@ class ArrayReader:
                     return value
 
     def _resume(self) -> bool:
-        """Move to the beginning of the next record; False if there is none.
-
-        Exports write all records alike, so the next one begins with a key that good ones began with.
-        """
+        """Move to the next record, found by a key that good records begin with; return False if there is none."""
         keys = "|".join(map(re.escape, sorted(self._first_keys)))
         beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
         while (match := beginning.search(self._buffer, self._position)) is None:
@@ -387,7 +367,7 @@ class ArrayReader:
                 return False
 
     def _fill(self) -> bool:
-        """Drop what is behind us and read on; doubling keeps repeated attempts at one record linear."""
+        """Drop what was read and read more, doubling, so that repeated attempts at one record stay linear."""
         rest = self._buffer[self._position :]
         more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
         if more:
@@ -395,53 +375,39 @@ class ArrayReader:
         return bool(more)
 
 
-# What it returns can always be written back as JSON.
 def _finite(number: str) -> float | None:
-    # 1e999 is valid JSON, but infinity cannot be written back.
+    # 1e999 is valid JSON, but infinity cannot be written as JSON.
     value = float(number)
     return value if math.isfinite(value) else None
 
 
-# Not strict: raw control characters inside strings are reported and removed later, the record is kept.
+# Not strict: control characters in strings are reported and removed later, and the record is kept.
 DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _name: None, strict=False)
 
 
 def wants_more(error: json.JSONDecodeError, length: int) -> bool:
-    """Whether the text (of `length` characters) stopped too early rather than being wrong."""
+    """Return whether the text (of `length` characters) is incomplete rather than invalid."""
     return error.msg.startswith("Unterminated string") or error.pos >= length - len("false")
 
 
-# One JSON record to one document: every form that trainers read, and the users' Tank Building episodes.
-#
-# Fields that become text, with the type a good record has there. Everything else is metadata.
-_TEXT_FIELDS: Mapping[str, type] = {
-    "text": str,
-    "component_code": str,
-    "architectural_decisions": list,
-    "code_patterns": list,
-    "success_metrics": list,
-    "failure_points": list,
-    "claude_feedback": list,
-}
-# Fields that are interpreted and kept as metadata too.
-_TAG_FIELDS: Mapping[str, type] = {"tank_building_stage": str, "stage": str, "manager_focus": str}
-# One of them is in every record that is learned by its parts.
-_PARTS = ("messages", "conversations", "chosen", "completion", "output")
+# Fields that become text, with their type. Everything else is metadata.
 _HEADINGS: Mapping[str, str] = {
-    "architectural_decisions": "Decisions",
-    "code_patterns": "Patterns",
-    "success_metrics": "What worked",
-    "failure_points": "What failed",
-    "claude_feedback": "Feedback",
-}
+    "architectural_decisions": "Decisions", "code_patterns": "Patterns", "success_metrics": "What worked",
+    "failure_points": "What failed", "claude_feedback": "Feedback",
+}  # fmt: skip
+_TEXT_FIELDS: Mapping[str, type] = {"text": str, "component_code": str, **dict.fromkeys(_HEADINGS, list)}
+# Fields that are interpreted, and also kept as metadata.
+_TAG_FIELDS: Mapping[str, type] = {"tank_building_stage": str, "stage": str, "manager_focus": str}
+# Every record that is learned by its parts has one of these.
+_PARTS = ("messages", "conversations", "chosen", "completion", "output")
 
 
 def document_of(value: Any, source: str, line: int, findings: Findings) -> CorpusDocument | None:
-    """The document of one parsed record, or None (with a finding) when it holds no text.
+    """Return the document of a record; None, with a finding, if it has no text.
 
     A record that trainers learn by its parts (tuning/data/forms.py) keeps these, and its text is all of them in order.
-    The text of others is `text` if given, else `component_code` followed by one paragraph per kind of note.
-    A null or a wrong type costs the field, not the record.
+    The text of others is `text`, else `component_code` followed by one paragraph per kind of note. A null or a wrong
+    type loses the field, not the record.
     """
     if not isinstance(value, dict):
         kind = Kind.NULL_FIELD if value is None else Kind.WRONG_TYPE
@@ -461,7 +427,7 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Corpu
             if name in _TEXT_FIELDS:
                 del record[name]
         else:
-            # The odd value stays in the metadata: nothing of a kept record is lost.
+            # The odd value stays in the metadata, so that nothing of a kept record is lost.
             kind = Kind.NULL_FIELD if content is None else Kind.WRONG_TYPE
             findings.add(kind, source, line, f"{name} is {_type(content)}, not {_type(wanted())}; not used")
     try:
@@ -482,7 +448,7 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Corpu
 
 
 def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> TrainingRecord | None:
-    """The record by its parts; None for one of plain text, and for an odd one, which is a finding."""
+    """Return a record by its parts; None for plain text, and for an odd record, with a finding."""
     if not any(name in record for name in _PARTS):
         return None
     try:
@@ -510,7 +476,7 @@ def _paragraphs(fields: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _sentence(item: Any) -> str:
-    """One note: a string as it is, an object as its strings in their order."""
+    """Return a note as text: a string as it is, an object as its strings in order."""
     if isinstance(item, str):
         return item.strip()
     if isinstance(item, dict):

@@ -1,4 +1,4 @@
-"""Where text comes from: files and folders, and the standard library of the running interpreter."""
+"""Sources of text: files and folders, and the standard library of the running interpreter."""
 
 from __future__ import annotations
 
@@ -11,28 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import ClassVar
 
 from jobs.corpus.errors import CorpusError, Findings, Kind
 from jobs.corpus.options import CorpusOptions
-from jobs.corpus.read.records import (
-    UTF16_MARKS,
-    CorpusDocument,
-    RecordReader,
-    Utf16AsUtf8,
-    declared_encoding,
-    decode,
-    document_of,
-    looks_binary,
-    read_block,
-    split_text,
-)
+from jobs.corpus.read import records
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _RECORD_SUFFIXES = {".jsonl", ".ndjson"}
 _NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
 _STAGE_FOLDER = re.compile("stage_[1-4]")
-# Not library code: other people's packages, tests, tools with bundled data, tables of character codes.
+# Folders without library code: installed packages, tests, tools with data, tables of character codes.
 _STDLIB_LEFT_OUT = {
     "__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "ensurepip",
     "encodings", "pydoc_data", "turtledemo", "lib-dynload",
@@ -41,37 +31,29 @@ _STDLIB_LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A file, or every file below a folder. Names and content tell JSON records from plain text."""
+    """A file, or all files below a folder; names and content decide between JSON records and plain text."""
 
     path: Path
 
     @property
     def label(self) -> str:
-        """The name that rows and findings use; no folder of the machine shows in a corpus."""
+        """The name in rows and findings, without any folder of this machine."""
         return self.path.resolve().name
 
 
 @dataclass(frozen=True, slots=True)
 class Stdlib:
-    """The running interpreter's standard library: language reference, then modules, up to `max_bytes`."""
+    """The interpreter's standard library: language reference, then modules, up to `max_bytes`."""
 
     max_bytes: int = 8_000_000
-
-    @property
-    def label(self) -> str:
-        """The name that rows and findings use."""
-        return "stdlib"
+    label: ClassVar[str] = "stdlib"  # the name in rows and findings
 
 
 Source = Files | Stdlib
 
 
 def parse_source(text: str) -> Source:
-    """The source a user means by `stdlib` or a path.
-
-    Raises:
-        CorpusError: no such file or folder.
-    """
+    """Return the source of ``stdlib`` or a path. Raises CorpusError if there is no such file or folder."""
     if text == "stdlib":
         return Stdlib()
     path = Path(text).expanduser()
@@ -81,12 +63,12 @@ def parse_source(text: str) -> Source:
 
 
 def label_of(source: str) -> str:
-    """The source, by its label, that a text's source belongs to."""
-    return Stdlib().label if source.startswith(f"{Stdlib().label}:") else source.partition("/")[0]
+    """Return the label of the source that a text's source belongs to."""
+    return Stdlib.label if source.startswith(f"{Stdlib.label}:") else source.partition("/")[0]
 
 
 class Loader:
-    """Reads sources into documents; counts bytes, encodings and findings on the way."""
+    """Reads sources into documents; counts bytes and encodings, and adds findings."""
 
     def __init__(self, findings: Findings, options: CorpusOptions, own_folder: Path) -> None:
         self.encodings: Counter[str] = Counter()
@@ -95,8 +77,8 @@ class Loader:
         self._options = options
         self._own_folder = own_folder.resolve()
 
-    def load(self, source: Source) -> Iterator[CorpusDocument]:
-        """All documents of one source, in an order fixed by the names of its files."""
+    def load(self, source: Source) -> Iterator[records.CorpusDocument]:
+        """Yield all documents of a source, in the order of its file names."""
         match source:
             case Files(path):
                 for file, label in self._walk(path, source.label):
@@ -116,7 +98,7 @@ class Loader:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
             return
         for child in children:
-            # Names that are not UTF-8 reach us as surrogates, which no JSON file should carry on.
+            # Names that are not UTF-8 have surrogates, which must not get into JSON files.
             name = f"{label}/{child.name}".encode("utf-8", "replace").decode()
             if child.name.startswith(".") or child.name in _NOT_SOURCE_TEXT:
                 self._findings.add(Kind.SKIPPED, name, 0, "hidden or generated")
@@ -130,16 +112,16 @@ class Loader:
             else:
                 self._findings.add(Kind.SKIPPED, name, 0, "neither a file nor a folder")
 
-    def _file(self, path: Path, label: str) -> Iterator[CorpusDocument]:
+    def _file(self, path: Path, label: str) -> Iterator[records.CorpusDocument]:
         try:
             with path.open("rb") as file:
                 self.bytes_read += path.stat().st_size
-                if not file.peek(2).startswith(UTF16_MARKS):
+                if not file.peek(2).startswith(records.UTF16_MARKS):
                     yield from self._content(path, file, label)
                     return
                 self.encodings["utf-16"] += 1
                 self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
-                wide = Utf16AsUtf8(file)
+                wide = records.Utf16AsUtf8(file)
                 yield from self._content(path, BufferedReader(wide), label)
                 if wide.replaced:
                     detail = f"{wide.replaced} broken characters replaced"
@@ -147,49 +129,49 @@ class Loader:
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
 
-    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[CorpusDocument]:
+    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[records.CorpusDocument]:
         head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
         if _holds_records(path, head):
-            reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
+            reader = records.RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
             for line, value in reader.read(file):
-                if document := document_of(value, label, line, self._findings):
+                if document := records.document_of(value, label, line, self._findings):
                     yield document
-        elif looks_binary(head):
+        elif records.looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
         else:
             stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
             for line, text in self._blocks(file, head, label):
-                for offset, part in split_text(text, self._options.document_characters):
-                    yield CorpusDocument(part, label, line + offset, stage)
+                for offset, part in records.split_text(text, self._options.document_characters):
+                    yield records.CorpusDocument(part, label, line + offset, stage)
 
     def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
-        """The text of a file in pieces of about a megabyte, each with its first line's number."""
+        """Yield the text of a file in pieces of about a megabyte, with the number of each first line."""
         line = 1
-        declared = declared_encoding(head)
+        declared = records.declared_encoding(head)
         if not head:
             self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
-        while data := read_block(file, _BLOCK_BYTES):
-            decoded = decode(data, declared)
+        while data := records.read_block(file, _BLOCK_BYTES):
+            decoded = records.decode(data, declared)
             self.encodings[decoded.encoding] += 1
             if odd := decoded.oddity:
                 self._findings.add(odd[0], label, line, odd[1])
             yield line, decoded.text
             line += data.count(b"\n")
 
-    def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[CorpusDocument]:
+    def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[records.CorpusDocument]:
         budget = max_bytes
         for title, text in _reference_topics(folder / "pydoc_data" / "topics.py"):
             budget -= len(text)
             if budget < 0:
                 return
             self.bytes_read += len(text)
-            yield CorpusDocument(text, f"stdlib:topics/{title}", 1)
+            yield records.CorpusDocument(text, f"stdlib:topics/{title}", 1)
         modules = [
             (path, path.relative_to(folder).as_posix())
             for path in folder.rglob("*.py")
             if not _STDLIB_LEFT_OUT.intersection(path.relative_to(folder).parts)
         ]
-        # The order of the names' digests: a cut at `max_bytes` then takes a fair sample, the same everywhere.
+        # Sorted by digest of the name, so that a cut at `max_bytes` is a fair sample, equal on all machines.
         modules.sort(key=lambda module: hashlib.sha256(module[1].encode()).digest())
         for path, name in modules:
             budget -= path.stat().st_size
@@ -199,7 +181,7 @@ class Loader:
 
 
 def _reference_topics(path: Path) -> list[tuple[str, str]]:
-    """The language reference that Python carries for `help()`: a module with one dictionary of texts."""
+    """Return the language reference of `help()`, by topic, from its module with one dictionary."""
     if not path.is_file():
         return []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -210,13 +192,13 @@ def _reference_topics(path: Path) -> list[tuple[str, str]]:
 
 
 def _holds_records(path: Path, head: bytes) -> bool:
-    """JSON lines by name; `.json` when it is an array or has an object per line (not a settings file)."""
+    """Return whether a file has JSON records: by suffix, or `.json` with an array or an object per line."""
     suffix = path.suffix.lower()
     if suffix in _RECORD_SUFFIXES:
         return True
     if suffix != ".json":
         return False
-    text = decode(head).text.lstrip("\ufeff \t\r\n")
+    text = records.decode(head).text.lstrip("\ufeff \t\r\n")
     if text.startswith("["):
         return True
     first_line, _, rest = text.partition("\n")
