@@ -1,4 +1,4 @@
-"""Choices: the ladder of ways to train a model on a card, each with what it costs, and the one to take."""
+"""Choices: the options for training a model on a device, with their costs, and the recommended one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.advice.seen import Measurement, memory_seen, pace_seen
 from jobs.advice.shape import GIB, RANK, STACKS, Card, Method, Offload, Optimizer, Parallel, Setup, Shape, Stack, cards
 
 MARGIN = 0.08
-"""By so much a peak may be above what is predicted and still fit; the worst published one is 7 % above."""
+"""Share by which a peak may exceed the prediction and still fit; the worst published one is 7 % above."""
 
 _HARDLY = 1.03
 
@@ -23,12 +23,10 @@ Verdict = Literal["fits", "tight", "does not fit"]
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What somebody wants: ``rows`` of ``seq`` tokens a step whatever the devices, ``tokens`` in all (0: unsaid).
+    """What a user wants: ``rows`` of ``seq`` tokens per step on all devices, ``tokens`` in total (0: not given).
 
-    ``probed`` are methods with the bytes that their layers were found to keep for each token.
-
-    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the machine's price; without
-    it money is electricity, at ``usd_kwh``.
+    ``methods`` are the allowed ones (empty: all but full). ``usd_per_hour`` is the machine's price; without it the cost
+    is electricity, at ``usd_kwh``. ``probed`` are methods with the measured bytes per token and layer.
     """
 
     seq: int = 2048
@@ -51,7 +49,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One rung of the ladder on ``devices`` of a card: what it needs, how fast it is, what it costs."""
+    """One option on ``devices`` of a card: what it needs, how fast it is, what it costs."""
 
     rung: str
     setup: Setup
@@ -68,13 +66,13 @@ class Choice:
 
     @property
     def margin(self) -> float:
-        """The share of the card's memory that is left."""
+        """The share of the device memory that is left."""
         return 1 - self.memory.gib / self.card.usable_gib
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All rungs of a ladder, and the one to take; None where none fits, and then what would."""
+    """All options, and the recommended one; if none fits, None, and ``nearest`` says what would."""
 
     shape: Shape
     card: Card
@@ -116,7 +114,7 @@ _BETTER: tuple[Method, ...] = ("full", "lora", "qlora")
 
 
 def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Advice:
-    """Return the ladder of a model on so many of a card."""
+    """Return the options for a model on ``devices`` of a card."""
     methods = wishes.methods or ("qlora", "lora", "full")
     rungs = []
     for rung in _LADDER:
@@ -125,7 +123,7 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements:
         if rung.method == "qlora" and not card.four_bits:
             continue
         if _is_ours(wishes.stack) and not rung.master and rung.optimizer == "adamw":
-            continue  # our trainer's weights have 32 bits
+            continue  # our trainer keeps fp32 weights
         if wishes.parallel not in (None, rung.parallel, "ddp" if rung.parallel == "none" else None):
             continue
         if wishes.offload not in (None, rung.offload):
@@ -148,14 +146,14 @@ def _is_ours(stack: Stack) -> bool:
 
 
 def _preference(one: Choice) -> tuple[bool, int, float]:
-    """Nothing shared out before something shared out, 16 bits before 4, the quick before the slow."""
+    """Prefer unsharded to sharded weights, 16 bits to 4, fast to slow."""
     return one.setup.sharded, _BETTER.index(one.setup.method), one.hours
 
 
 def _best(
     rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement]
 ) -> Choice:
-    """Return the quickest micro-batch of a rung that fits, or its smallest if none does."""
+    """Return the fastest micro-batch of an option that fits; the smallest if none does."""
     choices = [
         priced(rung.name, setup, card, wishes, measurements)
         for setup in _setups(rung, shape, card, devices, wishes)
@@ -163,7 +161,7 @@ def _best(
     fit = [one for one in choices if one.verdict == "fits"] or [one for one in choices if one.verdict == "tight"]
     if not fit:
         return min(choices, key=lambda one: one.memory.total)
-    quickest = min(one.pace.step for one in fit)  # more rows at a time that are hardly quicker are not worth the memory
+    quickest = min(one.pace.step for one in fit)  # hardly faster ones are not worth the memory
     return min((one for one in fit if one.pace.step <= _HARDLY * quickest), key=lambda one: one.memory.total)
 
 
@@ -171,7 +169,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
     parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
     stack = wishes.stack
     if _is_ours(stack) and rung.parallel not in ("none", "layers"):
-        stack = STACKS["transformers"]  # what ours takes when it shares out was not measured
+        stack = STACKS["transformers"]  # the memory of our sharding was not measured
     elif stack.compiled and not card.compiles:
         stack = STACKS["finetune"]
     vision = shape.vision
@@ -217,7 +215,7 @@ def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Se
 
 
 def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tuple[Verdict, str]:
-    """Return whether a device and its machine hold it, and what is too big if not."""
+    """Return whether a device and its machine can hold it, and what is too large if not."""
     have = card.usable_gib
     if memory.gib > have:
         part = memory.largest
@@ -232,7 +230,7 @@ def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tupl
 
 
 def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
-    """Return the smallest change with which it fits, in words; empty if there is none within reach."""
+    """Return the smallest change with which it fits, as text; "" if there is none."""
     relaxed = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
     if relaxed != wishes:
         choice = advise_once(shape, card, devices, relaxed)
@@ -256,7 +254,7 @@ def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
 
 
 def advise_once(shape: Shape, card: Card, devices: int, wishes: Wishes) -> Choice | None:
-    """Return the best choice that fits, without looking further."""
+    """Return the best choice that fits; None if there is none."""
     for rung in _LADDER:
         if rung.method not in (wishes.methods or ("lora", "qlora")) or devices < rung.least:
             continue
@@ -266,7 +264,6 @@ def advise_once(shape: Shape, card: Card, devices: int, wishes: Wishes) -> Choic
     return None
 
 
-# Several machines side by side: the best choice on each, and a picture of time against money. Pure.
 _WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
 
 
@@ -276,7 +273,7 @@ def compare(
     wishes: Wishes,
     measurements: Sequence[Measurement],
 ) -> list[Advice]:
-    """Return the advice for each machine (card, how many, dollars an hour or None), in the order of their names."""
+    """Return the advice for each machine (card, number, dollars per hour or None), in order."""
     return [
         advise(shape, card, count, wishes if price is None else replace(wishes, usd_per_hour=price), measurements)
         for card, count, price in machines
@@ -284,10 +281,7 @@ def compare(
 
 
 def picture(advices: Sequence[Advice]) -> str:
-    """Return an SVG of hours (P50, with a line to P90) against money, both on logarithmic axes.
-
-    Where no hour has a price, money is electricity. Machines on which nothing fits are named below.
-    """
+    """Return an SVG of hours (P50, line to P90) against dollars (electricity if a machine has no price), log axes."""
     choices = [(advice, advice.best) for advice in advices if advice.best is not None]
     lines = [
         (
@@ -309,7 +303,7 @@ def picture(advices: Sequence[Advice]) -> str:
 
 
 class _Axis:
-    """A logarithmic axis from a little below the least to a little above the most."""
+    """A logarithmic axis that is a little longer than the range of its values."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low = log10(max(1e-4, min(values))) - 0.15
@@ -321,7 +315,7 @@ class _Axis:
         return self._start + (log10(max(1e-4, value)) - self.low) / (self.high - self.low) * (self._end - self._start)
 
     def ticks(self) -> list[float]:
-        """Return round values within it."""
+        """Return round values within the axis."""
         every = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
         return [value for value in every if self.low <= log10(value) <= self.high]
 
@@ -350,23 +344,23 @@ def _mark(advice: Advice, one: Choice, across: _Axis, up: _Axis) -> list[str]:
     ]
 
 
-# Recipes: the files and lines with which a choice is carried out, by our trainer or by a script of one's own.
+# Recipes for a choice: files and command lines, for our trainer or a user's own script.
 _ZERO = {"zero1": 1, "zero2": 2, "zero3": 3}
 _REQUIREMENTS = "requirements.txt"
 
 
 def flags(setup: Setup) -> str:
-    """Return the flags of train_ds.py and finetune.py: the same words for both."""
+    """Return the flags that train_ds.py and finetune.py share."""
     words = {"qlora": ["--use-4bit", "--use-lora"], "lora": ["--use-lora"], "full": []}[setup.method]
     words += [f"--batch-size {setup.batch}", f"--gradient-accumulation-steps {setup.accumulate}"]
     return " ".join([*words, *([] if setup.sharded else ["--no-deepspeed"])])
 
 
 def command(choice: Choice, model: str) -> list[str]:
-    """Return our trainer's command line, which starts one process for each device by itself."""
+    """Return the command line of our trainer, which starts one process per device."""
     setup = choice.setup
     words = ["{python}", "{payload}/trainers/finetune.py", "--model", model, "--length", str(setup.seq)]
-    # --batch x --accumulate are the rows of a step on however many devices.
+    # --batch x --accumulate are the rows of a step on all devices.
     words += ["--batch", str(setup.batch), "--accumulate", str(setup.accumulate * setup.devices)]
     words += {"qlora": ["--use-4bit"], "lora": [], "full": []}[setup.method]
     words += ["--lora", str(setup.rank)] if setup.method != "full" else []
@@ -380,7 +374,7 @@ def command(choice: Choice, model: str) -> list[str]:
 
 
 def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
-    """Return a job's TOML; ``source`` is where its base model comes from, such as ``hf:owner/name``."""
+    """Return a job's TOML; ``source`` is its base model, such as ``hf:owner/name``."""
     setup, zero = choice.setup, choice.setup.parallel in _ZERO
     why = f"Its speed is that on {choice.card.name}" if zero else "Its needs and its speed are left out"
     written = [
@@ -391,7 +385,7 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
         f"target_step = {steps}",
         "mixture = {}",
     ]
-    if setup.sharded:  # what is read off the command is what one device would need
+    if setup.sharded:  # the command alone tells the needs of one device
         gib = ceil(10 * choice.memory.gib * (1 + MARGIN)) / 10
         written += [f"needs = {{ devices = {setup.devices}, vram_gib = {gib:g} }}"]
     if zero:
@@ -404,7 +398,7 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
 
 
 def gains_of(choice: Choice) -> list[float]:
-    """Return how much quicker one device, two devices and so on are than one."""
+    """Return the speed-up of one device, two devices and so on over one."""
     pace, setup = choice.pace, choice.setup
     if setup.parallel == "layers":
         return [1.0] * setup.devices
@@ -413,7 +407,7 @@ def gains_of(choice: Choice) -> list[float]:
 
 
 def deepspeed(setup: Setup) -> dict[str, Any]:
-    """Return DeepSpeed's configuration; of a set-up that needs none, the stage 0 that changes nothing."""
+    """Return DeepSpeed's configuration; with stage 0, which changes nothing, for a set-up that does not need it."""
     stage = {**_ZERO, "fsdp": 3}.get(setup.parallel, 0)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if setup.offload != "none":
@@ -436,7 +430,7 @@ def deepspeed(setup: Setup) -> dict[str, Any]:
 
 
 def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]:
-    """Return what is needed to run a choice, by the name of the file."""
+    """Return the files needed to run a choice, by name."""
     setup = choice.setup
     launch = [
         "# One process a card. Two visible cards without torchrun are nn.DataParallel, which is slower than one.",
@@ -452,7 +446,7 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")
     launch += ["# The flags of train_ds.py:", flags(setup)]
     written = {"launch.sh": "\n".join(launch) + "\n", "ds_config.json": json.dumps(deepspeed(setup), indent=2) + "\n"}
-    # Our trainer keeps nothing on NVMe, and its ZeRO no states in 8 bits.
+    # Our trainer has no NVMe offload, and its ZeRO no 8-bit states.
     eight = setup.parallel in _ZERO and setup.optimizer != "adamw"
     if setup.offload != "nvme" and not eight:
         written["job.toml"] = job_table(choice, model, source, steps)
@@ -462,4 +456,4 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
 
 
 def _text(text: str) -> str:
-    return json.dumps(text)  # a TOML basic string is a JSON string as long as nothing lies beyond ASCII
+    return json.dumps(text)  # a TOML basic string is a JSON string if it is ASCII

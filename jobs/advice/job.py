@@ -1,4 +1,4 @@
-"""Jobs whose command is our trainer's: what they need and how fast they go, read off their command line."""
+"""Needs and speed of a job that uses our trainer, derived from its command line."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from jobs.spec import Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
-"""The card on which a job's speed is given when its owner names none."""
+"""The card for which a job's speed is given by default."""
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
 _OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
 _DEVICES_MAX = 4
-_SAVED_SECONDS = 60  # a checkpoint is given so long at least
-_STORED_BYTES = 50_000_000  # a second, from a session into a store far away, until one was seen
+_SAVED_SECONDS = 60  # minimum time for a checkpoint
+_STORED_BYTES = 50_000_000  # bytes per second into a remote store, until it is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """What is known of a job before it has run: what it needs, steps an hour on REFERENCE, the gain of more devices.
-
-    ``checkpoint_seconds``: to save and to store what a checkpoint holds.
-    """
+    """Estimates for a job that has not run: needs, steps per hour on REFERENCE, gain of devices, seconds per save."""
 
     needs: Needs
     steps_per_hour: float
@@ -38,10 +35,10 @@ class Advised:
 
 
 def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None:
-    """Return what a job of this command needs; None where it is not our trainer's, or says nothing that is understood.
+    """Return the estimates for a job; None if it does not use our trainer, or its command line is not understood.
 
-    ``inputs`` are sources by name. The least that it runs with counts: it takes rows one at a time, with checkpointing,
-    where memory is short, and picks fp16 or bf16 by the card. Raises NotFound for a model that is unknown.
+    ``inputs`` are sources by name. Needs are minima: if memory is short the trainer takes single rows with gradient
+    checkpointing, and it chooses fp16 or bf16 by the device. Raises NotFound for an unknown model.
     """
     setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
     if setup is None:
@@ -61,16 +58,16 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
 
 
 def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:
-    """Return a job's set-up on one device of a card; None where nothing is known of the job."""
+    """Return a job's set-up on one device of a card; None if it is unknown."""
     return _placed(tuple(command), tuple(sorted(inputs.items())), card)
 
 
 def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
-    """Return which part is too big for a card, and the nearest setting that fits; empty where nothing is known."""
+    """Return which part is too large for a card, and the nearest setting that fits; "" if the set-up is unknown."""
     return _misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
 
 
-# Every cycle and every page asks both again for each job and pool, and the answers never change.
+# Cached: every cycle and page asks for each job and pool, and the answers never change.
 @lru_cache(maxsize=8_192)
 def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Setup | None:
     try:
@@ -97,7 +94,7 @@ def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
 
 
 def on_card(setup: Setup, card: Card) -> Setup:
-    """Return the set-up as the trainer makes it on a card: by its number format, in fewer rows if memory is short."""
+    """Return the set-up as the trainer adapts it to a card: number format, and smaller parts if memory is short."""
     stack = setup.stack if card.compiles else STACKS["finetune"]
     fitted = replace(setup, precision=card.precision, stack=stack)
     while memory_of(fitted).gib > card.usable_gib and (fitted.batch > 1 or not fitted.checkpointing):
@@ -111,15 +108,15 @@ def on_card(setup: Setup, card: Card) -> Setup:
 
 @lru_cache(maxsize=1_024)
 def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> Setup | None:
-    """Return what our trainer's command line says; None if it is another's or cannot be read. Raises NotFound."""
+    """Return the set-up of our trainer's command line; None for another or invalid one. Raises NotFound."""
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None
     options = options_of(command[start + 1 :])
     if options.get("--stage", "sft") != "sft":
-        return None  # the formulas hold for supervised training; preference pairs and generated texts need more
+        return None  # the formulas are for supervised training; other stages need more
     if options.keys() & _OF_ZERO:
-        return None  # what lies where depends on the machine and on how many devices it has, not on one card
+        return None  # its memory depends on the machine and on all devices, not on one card
     model = options.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")
@@ -158,7 +155,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Return options with their values, both spellings of either."""
+    """Return the options with their values, from ``--name value`` and ``--name=value``."""
     result: dict[str, str] = {}
     for place, word in enumerate(words):
         if word.startswith("--"):

@@ -1,7 +1,7 @@
-"""Memory of a set-up: named parts with their formulas, on each device, in the machine and on disk. All in bytes.
+"""Memory and time of a set-up: named parts with their formulas, in bytes and seconds.
 
-h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P trained adapters, T tokens
-of a micro-batch, s bytes that a layer keeps for each token, counted from the code of transformers' Llama.
+h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P adapter parameters, T tokens
+of a micro-batch, s bytes that a layer keeps per token (counted in transformers' code of Llama).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from math import log2, sqrt
 from jobs.advice.shape import GIB, Card, Setup
 
 _NF4 = 0.516  # bytes of a parameter in NF4 with double quantisation
-_STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # each of a parameter
+_STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # states per parameter
 _COMMUNICATION = GIB // 4  # NCCL's buffers, each device
-_COMPILED = 0.78  # of s: the compiler recomputes what is cheap, such as norms, activations and casts
-_BUCKET = 100_000_000  # bytes of gradients that DDP and ZeRO send at a time
+_COMPILED = 0.78  # share of s: the compiler recomputes norms, activations and casts
+_BUCKET = 100_000_000  # bytes of gradients per message of DDP and ZeRO
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the memory: its bytes at the worst instant, and the formula with its numbers."""
+    """One part of the memory: its bytes at the worst instant, and the formula with numbers."""
 
     name: str
     bytes: float
@@ -29,19 +29,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a device holds at the worst ``instant`` of a step; the parts sum to the total."""
+    """The memory of a device at the worst ``instant`` of a step; the parts sum to the total."""
 
     parts: tuple[Part, ...]
     instant: str
 
     @property
     def total(self) -> float:
-        """All parts."""
+        """Bytes of all parts."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def allocated(self) -> float:
-        """What PyTorch's allocator counts: no context, nothing of NCCL, nothing loose."""
+        """Bytes that PyTorch's allocator counts: without context, NCCL and fragmentation."""
         return sum(part.bytes for part in self.parts if part.name not in ("context", "communication", "fragmentation"))
 
     @property
@@ -51,21 +51,21 @@ class Memory:
 
     @property
     def largest(self) -> Part:
-        """The part that is largest."""
+        """The largest part."""
         return max(self.parts, key=lambda part: part.bytes)
 
 
 def memory_of(setup: Setup) -> Memory:
-    """Return what one device holds at the worst instant of a step."""
+    """Return the memory of one device at the worst instant of a step."""
     weights, adapters, states, gradients = _weights(setup), _adapters(setup), _states(setup), _gradients(setup)
     kept, loss = _kept(setup), _loss(setup)
-    # What comes and goes while one layer's gradient is computed.
+    # Temporary memory while one layer's gradient is computed.
     work = layer_bytes(setup) * setup.tokens * (1.25 if setup.checkpointing else 0.25)
     fixed = [weights, adapters, states]
     head = min(gradients.bytes, _head_gradient(setup))
-    held = gradients.bytes if setup.accumulate > 1 else head  # earlier micro-batches' are there all the time
-    # While the loss is computed all layers are kept; while the last layer's gradient is, its inner values are there
-    # too; at the end all gradients are, and one layer. The optimiser comes last.
+    held = gradients.bytes if setup.accumulate > 1 else head  # those of earlier micro-batches always exist
+    # During the loss all layers are kept; at the start of backward also the inner values of the last layer; at its end
+    # all gradients and one layer. The optimiser step is last.
     at_loss = (("loss", kept.bytes, loss.bytes, gradients.bytes if setup.accumulate > 1 else 0.0),)
     at_start = (("start of backward", kept.bytes + work, 0.0, held),)
     inner = kept.bytes / setup.shape.layers + work + _tied(setup)
@@ -120,7 +120,7 @@ def layer_bytes(setup: Setup) -> float:
 
 
 def _kept(setup: Setup) -> Part:
-    """What all layers keep until the backward pass."""
+    """Return what all layers keep until the backward pass."""
     shape, tokens = setup.shape, setup.tokens
     wide = 4 if (setup.method == "full" and setup.master) or setup.stack.kbit_preparation else 2
     if setup.checkpointing:
@@ -137,14 +137,14 @@ def _kept(setup: Setup) -> Part:
 
 
 def _tied(setup: Setup) -> float:
-    """What comes together at the end of backward: head's and embedding's gradients, where these are one matrix."""
+    """Return the bytes of head and embedding gradients, which exist together if these are one matrix."""
     if setup.method != "full" or not setup.shape.tied:
         return 0.0
     return 2 * _head_gradient(setup)
 
 
 def _tower(setup: Setup) -> float:
-    """What the tower keeps: each image token stands for several patches."""
+    """Return the bytes that the vision tower keeps; each image token stands for several patches."""
     tower = setup.shape.vision
     if tower is None or not setup.image_tokens:
         return 0.0
@@ -160,7 +160,7 @@ def _loss(setup: Setup) -> Part:
         formula = f"{stack.loss_bytes:g} V T: {stack.loss_bytes:g} x {words:,} x {tokens:,}"
         return Part("logits", stack.loss_bytes * words * tokens, formula)
     some = min(tokens, stack.pieces)
-    return Part("logits", 12.0 * words * some, f"12 V x {some:,}: the head's logits are computed in pieces")
+    return Part("logits", 12.0 * words * some, f"12 V x {some:,}: the head's logits are computed in chunks")
 
 
 def _weights(setup: Setup) -> Part:
@@ -169,13 +169,13 @@ def _weights(setup: Setup) -> Part:
     if setup.method == "qlora":
         rest = total - shape.linear
         each = 4 if setup.stack.kbit_preparation else 2
-        # Layers are laid so that devices hold the same, and one of them has the embedding, another the head.
+        # Layers are spread so that devices hold equal bytes; one has the embedding, another the head.
         size = (_NF4 * shape.linear + each * rest) / setup.shards
         shared = f", / {setup.shards}" if setup.shards > 1 else ""
         formula = f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms{shared}"
         return Part("weights", size, formula)
     each = 4 if setup.method == "full" and setup.master and not setup.sharded else 2
-    # While a layer is computed it and the next are there whole, and embedding and head stay.
+    # While a layer is computed, it and the next one are gathered; embedding and head stay.
     away = setup.offload != "none" and setup.parallel in ("zero3", "fsdp")
     gathered = 2 * shape.linear / shape.layers + shape.words * shape.hidden if share > 1 or away else 0.0
     held = 0.0 if away else total / share
@@ -195,7 +195,7 @@ def _adapters(setup: Setup) -> Part:
 def _states(setup: Setup) -> Part:
     wide = float(setup.stack.adapter_bytes) if setup.method != "full" else 4.0 if setup.master else 2.0
     each = 2.0 if setup.optimizer == "adamw8bit" else _STATES[setup.optimizer] * wide
-    # DeepSpeed and FSDP keep the 32 bit copy of 16 bit weights among the shared states.
+    # DeepSpeed and FSDP keep the fp32 copy of 16-bit weights among the sharded states.
     copy = 4.0 if setup.method == "full" and setup.sharded and setup.master else 0.0
     if setup.offload != "none":
         return Part("optimiser", 0.0, f"in {'RAM' if setup.offload == 'cpu' else 'NVMe'}")
@@ -222,7 +222,7 @@ def _head_gradient(setup: Setup) -> float:
 
 
 def _step_room(setup: Setup) -> float:
-    """What the optimiser needs while it steps: nothing where it is fused."""
+    """Return the bytes that the optimiser needs during its step; 0 if it is fused."""
     wide = 4.0 if setup.method != "full" or setup.master else 2.0
     room = wide if setup.optimizer == "adamw-foreach" else 0.0
     return room * setup.trained / setup.shards
@@ -230,7 +230,7 @@ def _step_room(setup: Setup) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Bytes beside the devices: ``ram`` of the machine, ``checkpoint`` (one), ``disk`` (weights, three checkpoints)."""
+    """Bytes of host memory (``ram``), of one ``checkpoint``, and on ``disk``: weights and three checkpoints."""
 
     ram: float
     checkpoint: float
@@ -238,7 +238,7 @@ class Storage:
 
 
 def storage_of(setup: Setup) -> Storage:
-    """Return what the machine and its disk must hold. Offloaded states count 1.5 times, as DeepSpeed plans them."""
+    """Return what host memory and disk must hold. Offloaded states count 1.5 times, as in DeepSpeed's estimate."""
     states = _STATES[setup.optimizer] * 4 if setup.optimizer != "adamw8bit" else 2.0
     weights = 4 if setup.method != "full" or setup.master else 2
     checkpoint = (weights + states) * setup.trained
@@ -253,16 +253,16 @@ def storage_of(setup: Setup) -> Storage:
     return Storage(ram, checkpoint, disk)
 
 
-# Time of a set-up on a card: max(floor, a + b T) a micro-batch, from products, bandwidth and links between cards.
-PRODUCTS = 0.76  # share of a card's rate that large products reach
-# Bytes moved beside products for each token, layer and value of h: forward and backward, and forward again.
+# The time of a micro-batch is max(floor, a + b T), from matrix products, bandwidth and links between devices.
+PRODUCTS = 0.76  # share of the peak rate that large matrix products reach
+# Bytes moved outside products per token, layer and value of h: forward and backward, and forward again.
 _MOVED = {"full": (885.0, 225.0), "lora": (1_455.0, 595.0), "qlora": (1_455.0, 595.0)}
-_MASTER = 1.3  # times as many where the stream between layers has 32 bits
-_FUSED = 0.45  # times as many where the compiler fuses what is beside products
-_LAUNCH = {"full": 0.0030, "lora": 0.0045, "qlora": 0.0080}  # seconds a layer, to launch the kernels of a micro-batch
-_AGAIN = 1.8  # times as many launches with checkpointing
-_UNPACK = 13.5  # bytes moved for each 4 bit weight and micro-batch: read, written and read again, three times
-_WAITING = 0.05  # share of a step that cards wait for the slowest, each time their number doubles
+_MASTER = 1.3  # factor on these bytes if the stream between layers is fp32
+_FUSED = 0.45  # factor on these bytes if layers are compiled
+_LAUNCH = {"full": 0.0030, "lora": 0.0045, "qlora": 0.0080}  # seconds per layer to launch a micro-batch's kernels
+_AGAIN = 1.8  # factor on launches with gradient checkpointing
+_UNPACK = 13.5  # bytes moved per 4-bit weight and micro-batch: read, written and read again, three times
+_WAITING = 0.05  # share of a step that devices wait for the slowest, per doubling of their number
 _PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
 _PRIOR = 0.3  # relative error of a prior on a card without measurements
 _BETWEEN_LOSSES_SECONDS = 30 * 3_600
@@ -271,10 +271,7 @@ Z90 = 1.2816
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of one micro-batch and one optimiser step, and how sure that is (``sigma``, relative).
-
-    ``limits`` are the shares of a step that products, bandwidth, fixed costs and links take.
-    """
+    """Seconds of a micro-batch and of a step, their relative error ``sigma``, and the shares of a step (``limits``)."""
 
     floor: float
     fixed: float
@@ -292,21 +289,21 @@ class Pace:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all devices together."""
+        """Speed of all devices together."""
         return self.tokens / self.step
 
     @property
     def limit(self) -> str:
-        """What takes most of a step."""
+        """The part that takes most of a step."""
         return max(self.limits, key=lambda name: self.limits[name])
 
     def hours(self, tokens: float, share: float = 0.5) -> float:
-        """Return the hours that so many tokens take in half of all cases, or nine in ten (``share`` 0.9)."""
+        """Return the hours for so many tokens: P50, or P90 if ``share`` is above 0.5."""
         return tokens / self.tokens_per_second / 3_600 * (1 + (Z90 * self.sigma if share > 0.5 else 0.0))
 
 
 def flops_per_token(setup: Setup) -> float:
-    """Return FLOP of a token: forward, backward, and forward again with checkpointing."""
+    """Return the FLOP per token: forward, backward, and forward again with gradient checkpointing."""
     shape = setup.shape
     used = shape.parameters - (0 if shape.tied else shape.words * shape.hidden)
     passes = (6 if setup.method == "full" else 4) + (2 if setup.checkpointing else 0)
@@ -329,7 +326,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
     micro = max(floor, fixed + (products + bandwidth) * tokens)
     states = {"adamw8bit": 12.0}.get(setup.optimizer, 28.0 if setup.master or setup.method != "full" else 16.0)
     update = states * setup.trained / setup.shards / (card.gb_s * 1e9)
-    # Where layers are shared out, the first and the last device wait while a step's batches reach and leave them.
+    # With spread layers the first and last devices wait while batches arrive and leave.
     waiting = 1 - 1 / setup.devices if setup.parallel == "layers" else _WAITING * log2(setup.devices)
     link = _link(setup, card) + setup.accumulate * micro * waiting
     if setup.offload != "none":  # the processor steps: DeepSpeed's CPU Adam does about a billion values a second
@@ -353,7 +350,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
 
 
 def _link(setup: Setup, card: Card) -> float:
-    """Seconds a step that gradients, and gathered weights, travel between cards: an all-reduce each, in a ring."""
+    """Return the seconds per step that gradients and gathered weights travel between devices (ring all-reduce)."""
     if setup.devices < 2 or setup.parallel == "layers":
         return 0.0
     share = (setup.devices - 1) / setup.devices
@@ -367,5 +364,5 @@ def _link(setup: Setup, card: Card) -> float:
 
 
 def cadence(save_seconds: float) -> int:
-    """Return seconds between checkpoints: Young's interval, and no more than a quarter of an hour."""
+    """Return the seconds between checkpoints: Young's interval, at most 15 minutes."""
     return int(min(900.0, max(60.0, sqrt(2 * save_seconds * _BETWEEN_LOSSES_SECONDS))))

@@ -1,4 +1,4 @@
-"""What was seen: measured steps, one's own or others', which replace priors by and by. advice.json holds them."""
+"""Measured steps, one's own or others', which gradually replace priors. advice.json stores them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from jobs.problem import NotFound
 FORMAT = 1
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _FILE_BYTES_MAX = 8 << 20
-_HALF = 5  # steps after which what was seen counts as much as the prior
-_FLAT = 1.5  # times the quickest: what takes no longer shows the floor
-_SEEN_SIGMA = 0.05  # of a length between lengths that were measured
-_ELSEWHERE_SIGMA = 0.2  # of another card, scaled by what the model was seen to do on this one
+_HALF = 5  # steps after which measurements have the weight of the prior
+_FLAT = 1.5  # multiple of the fastest time up to which a length shows the floor
+_SEEN_SIGMA = 0.05  # relative error between measured lengths
+_ELSEWHERE_SIGMA = 0.2  # relative error of a ratio from other cards
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Measured steps of one set-up: ``seconds`` of a micro-batch, ``peak`` bytes that the device had in use."""
+    """Measured steps of one set-up: ``seconds`` of a micro-batch, ``peak`` bytes of device memory in use."""
 
     card: str
     model: str
@@ -50,7 +50,7 @@ class Measurement:
 
 
 def read_seen(path: Path) -> tuple[Measurement, ...]:
-    """Return what a file tells; raises NotFound for one that cannot be read, or that tells what no card can do."""
+    """Return the measurements of a file. Raises NotFound if it is invalid, or faster than a card can be."""
     try:
         document = read_json(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
@@ -65,12 +65,12 @@ def read_seen(path: Path) -> tuple[Measurement, ...]:
 
 
 def write_seen(path: Path, samples: Iterable[Measurement]) -> None:
-    """Write a file that others can read in."""
+    """Write a file that others can import."""
     write_whole(path, json.dumps({"format": FORMAT, "seen": [asdict(row) for row in samples]}, indent=1) + "\n")
 
 
 def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of what calibrate.py wrote. Raises ValueError for a card that is unknown."""
+    """Return the rows of a file of calibrate.py. Raises ValueError for an unknown card."""
     name = str(document["card"].get("name", ""))
     card = recognised(name)
     if card is None:
@@ -123,7 +123,7 @@ def _row(row: Any) -> Measurement:
 
 
 def too_quick(sample: Measurement) -> str:
-    """Return why a card cannot have been so quick; empty where it can, or where model or card are not known."""
+    """Return why a measurement exceeds the card's peak rate; "" if it does not, or model or card are unknown."""
     card = cards().get(sample.card)
     try:
         needed = 4 * find_shape(sample.model).parameters * sample.tokens
@@ -136,7 +136,7 @@ def too_quick(sample: Measurement) -> str:
 
 
 def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> list[Measurement]:
-    """Return what was seen of this model trained this way on the card, or on all others if it is None."""
+    """Return the measurements of this model and method on the card, or on any card if it is None."""
     return [
         row
         for row in samples
@@ -147,7 +147,7 @@ def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> lis
 
 
 def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
-    """Return the pace with what was seen: its own card's by interpolation, else other cards' ratio to their priors."""
+    """Return the pace with measurements: interpolated on its own card, else the ratio to priors on other cards."""
     prior = pace_of(setup, card)
     here = same(setup, samples, card)
     if here:
@@ -164,11 +164,7 @@ def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
 
 
 def _fitted(setup: Setup, card: Card, rows: Sequence[Measurement], prior: Pace) -> tuple[float, float]:
-    """Return by how much the floor and the line of the prior are wrong, by what was seen.
-
-    Lengths that take hardly longer than the quickest show the floor, all others the line; without others the longest
-    does, which is not quicker than its floor.
-    """
+    """Return factors on floor (lengths about as fast as the fastest) and line (all others, else the longest)."""
     quickest = min(row.seconds for row in rows)
     flat = [row for row in rows if row.seconds <= _FLAT * quickest]
     floor = median(row.seconds for row in flat) / prior.floor
@@ -203,7 +199,7 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
 
 
 def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Measurement]) -> Memory:
-    """Return the memory with a part for what was seen beyond the formula, with no more tokens."""
+    """Return the memory, with a part for what measurements with no more tokens exceed the formula."""
     rows = [row for row in same(setup, samples, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:
         return memory

@@ -1,4 +1,4 @@
-"""Shapes of models: what a config.json says of sizes, and the parameters that follow from it."""
+"""Devices, shapes of models from config.json with the resulting parameters, and set-ups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.problem import NotFound, did_you_mean
 
-# Cards: what an accelerator has, and what follows from its compute capability.
 GIB = 1 << 30
 _COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*]\s*)(?P<count>[1-9]\d?)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An accelerator, as cards.toml explains it."""
+    """A GPU; cards.toml explains the fields."""
 
     name: str
     usable_gib: float
@@ -36,34 +35,34 @@ class Card:
 
     @property
     def precision(self) -> str:
-        """What products are computed in: bf16 from Ampere on, decided by nothing but the compute capability."""
+        """Number format of matrix products: bf16 from Ampere on, by compute capability."""
         return "bf16" if self.capability >= 8.0 else "fp16"
 
     @property
     def attention(self) -> str:
-        """Which attention PyTorch's SDPA takes."""
+        """The attention kernel that PyTorch's SDPA uses."""
         return "flash" if self.capability >= 8.0 else "memory-efficient"
 
     @property
     def four_bits(self) -> bool:
-        """Whether bitsandbytes has NF4 and 8 bit optimisers for it."""
+        """Whether bitsandbytes has NF4 and 8-bit optimisers for it."""
         return self.capability >= 6.0
 
     @property
     def compiles(self) -> bool:
-        """Whether it has Triton, which torch.compile needs."""
+        """Whether Triton supports it, which torch.compile needs."""
         return self.capability >= 7.0
 
     @property
     def wheel(self) -> str:
-        """Which builds of torch run on it."""
+        """The builds of torch that run on it."""
         if self.capability < 7.5:
             return "torch 2.6 to 2.14 from the cu126 index"
         return "torch 2.7 or later, CUDA 12.8 or later" if self.capability >= 12.0 else "torch's default build"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What people should know before they rely on it."""
+        """What to know before relying on it."""
         lines = []
         if not self.compiles:
             lines.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
@@ -89,7 +88,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def find_cards(words: str) -> tuple[Card, int]:
-    """Return the card and how many of it ``5060ti x2`` or ``T4`` names. Raises NotFound."""
+    """Return the card and number that ``5060ti x2`` or ``T4`` names. Raises NotFound."""
     plain = " ".join(words.lower().split())
     recognised_card = recognised(plain)
     if recognised_card is not None:
@@ -100,7 +99,7 @@ def find_cards(words: str) -> tuple[Card, int]:
 
 
 def recognised(words: str) -> tuple[Card, int] | None:
-    """Return the card and number that a name, a pool's accelerator or a device's own name means; None if unknown."""
+    """Return the card and number for a name, a pool's accelerator or a driver's name; None if unknown."""
     plain = " ".join(words.lower().split())
     names = {_plain_name(alias): name for name, entry in _table().items() for alias in (name, *entry["names"])}
     if (exact := names.get(_plain_name(plain))) is not None:
@@ -118,7 +117,7 @@ def _plain_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Vision:
-    """The tower of a vision-language model (Qwen2-VL): one image token stands for ``merge`` squared patches."""
+    """The vision tower of Qwen2-VL: one image token stands for ``merge`` squared patches."""
 
     hidden: int
     layers: int
@@ -126,7 +125,7 @@ class Vision:
     merge: int = 2
 
     def tokens(self, wide: int, high: int) -> int:
-        """Return the image tokens of an image of so many pixels, its sides rounded to whole tokens."""
+        """Return the tokens of an image in pixels, its sides rounded to whole tokens."""
         side = self.patch * self.merge
         return max(1, round(wide / side)) * max(1, round(high / side))
 
@@ -139,10 +138,10 @@ class Vision:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder of Llama's kind: all sizes in numbers of values. ``between`` is the width inside the MLP.
+    """A decoder like Llama; ``between`` is the width of the MLP.
 
-    ``inside`` counts what a block has beside products, two norms and biases, ``outside`` what lies outside the blocks,
-    ``normed`` the values of a token that a block's other norms are applied to.
+    ``inside`` counts parameters of a block beside products, two norms and biases, ``outside`` those outside the blocks,
+    ``normed`` the values per token of a block's other norms.
     """
 
     name: str
@@ -175,7 +174,7 @@ class Shape:
 
     @property
     def products(self) -> tuple[tuple[str, int, int], ...]:
-        """The linear layers of one block: name, width in, width out."""
+        """The linear layers of a block: name, input width, output width."""
         h, q, k, i = self.hidden, self.queries, self.keys, self.between
         return (
             ("q_proj", h, q), ("k_proj", h, k), ("v_proj", h, k), ("o_proj", q, h),
@@ -184,7 +183,7 @@ class Shape:
 
     @property
     def linear(self) -> int:
-        """Parameters in the products of all blocks: what 4 bits replace."""
+        """Parameters in the linear layers of all blocks, which 4 bits replace."""
         tower = self.vision
         tower_weights = 0 if tower is None else tower.layers * 12 * tower.hidden**2
         return self.layers * sum(wide * out for _, wide, out in self.products) + tower_weights
@@ -198,7 +197,7 @@ class Shape:
         return self.words * self.hidden * (1 if self.tied else 2) + text + tower
 
     def adapters(self, rank: int, targets: tuple[str, ...] = ()) -> int:
-        """Return the parameters of adapters of a rank on those products (none named: all, the tower's too)."""
+        """Return the parameters of adapters of a rank on those layers (none named: all, including the tower's)."""
         text = sum(rank * (wide + out) for name, wide, out in self.products if not targets or name in targets)
         tower = self.vision
         tower_weights = 0 if tower is None or targets else tower.layers * rank * (4 + 2 + 5 + 5) * tower.hidden
@@ -208,8 +207,8 @@ class Shape:
 def find_shape(name: str, cache: Path | None = None) -> Shape:
     """Return the shape of a shipped name, a folder or config.json, or ``owner/name[@revision]`` of the Hub.
 
-    A repository is looked up in the Hub's cache on this machine (``cache``, else HF_HOME's), then in the shipped table;
-    nothing is fetched. Raises NotFound.
+    A repository is searched in the Hub's cache (``cache``, else HF_HOME's), then in the shipped table; nothing is
+    downloaded. Raises NotFound.
     """
     bare = name.removeprefix("hf:")
     shapes = shipped()
@@ -236,7 +235,7 @@ _REMEDY = "Name a folder with its config.json, or fetch that file first: hf down
 
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, Shape]:
-    """Return the shipped shapes by name and by repository, in lower case."""
+    """Return the shipped shapes by lower-case name and repository."""
     result: dict[str, Shape] = {}
     for name, entry in tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8")).items():
         vision = Vision(**entry["vision"]) if "vision" in entry else None
@@ -265,7 +264,7 @@ def _read(path: Path, name: str) -> Shape:
 
 
 def from_config(config: Mapping[str, Any], name: str, source: str = "config.json") -> Shape:
-    """Return the shape that a config.json describes. Raises NotFound where it is no decoder that formulas are for."""
+    """Return the shape of a config.json. Raises NotFound if the formulas do not cover it."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None  # noqa: S101 - the other branch is the config itself
 
@@ -314,7 +313,7 @@ _TOWERS = "Formulas are for towers of Qwen2-VL's kind"
 
 
 def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> Family:
-    """Return the family of a ``model_type``. Raises NotFound where parameters would be counted wrong."""
+    """Return the family of a ``model_type``. Raises NotFound if its parameters would be counted wrongly."""
     family = FAMILIES.get(kind)
     if family is None:
         what = f"its model_type is {kind}" if kind else f"{source} names no model_type"
@@ -335,16 +334,14 @@ def _vision(config: Any, name: str) -> Vision | None:
             merge=int(config.get("spatial_merge_size", 2)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotFound(name, f"its vision_config lacks {error}", "Formulas are for towers of Qwen2-VL's kind") from None
+        raise NotFound(name, f"its vision_config lacks {error}", _TOWERS) from None
 
 
-# How each differs from Llama, by its ``model_type``.
-#
-# A test counts a small model of each on transformers' meta device. A family that is not here is refused: counted as
-# Llama, Qwen3.5 came out at three quarters of its size, and StarCoder2 at 137 %.
+# A test counts a small model of each family on transformers' meta device. Other families are refused: counted as Llama,
+# Qwen3.5 came out at three quarters of its size, and StarCoder2 at 137 %.
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Differences from Llama. Norms are counted in vectors of the hidden width, a bias of a norm as one more."""
+    """Differences from Llama. Norms are counted in vectors of the hidden width; a bias of a norm is one more."""
 
     gated: bool = True  # the MLP has three products
     norms: int = 2  # in a block
@@ -360,7 +357,7 @@ class Family:
     unlike: tuple[str, ...] = ()  # keys that must be off: with them the formula is not exact
 
     def inside(self, config: Mapping[str, Any], hidden: int, queries: int, keys: int, heads: int, between: int) -> int:
-        """Return the values of a block beside its products, its queries' biases and two norms."""
+        """Return the parameters of a block beside its linear layers, query biases and two norms."""
         head = queries // heads
         count = (self.norms - 2) * hidden
         count += {"": 0, "head": 2 * head, "all": queries + keys}[self.query_norms]
@@ -370,11 +367,11 @@ class Family:
         return count
 
     def outside(self, hidden: int, words: int) -> int:
-        """Return the values outside the blocks beside embedding, head and one norm."""
+        """Return the parameters outside the blocks beside embedding, head and one norm."""
         return (self.last - 1) * hidden + (words if self.head_bias else 0)
 
     def normed(self, hidden: int, heads: int) -> int:
-        """Return the values of a token that norms beside two are applied to; ``heads``: widths of queries and keys."""
+        """Return the values per token of norms beyond two; ``heads``: widths of queries and keys."""
         more = (self.norms - 2) * hidden if self.last == 1 and self.norms > 2 else 0  # else the vectors are biases
         return more + (heads if self.query_norms else 0)
 
@@ -434,7 +431,6 @@ FAMILIES: dict[str, Family] = {
 """The families by the ``model_type`` of their config.json."""
 
 
-# Set-ups: how a model is trained, with everything that memory and time depend on.
 Method = Literal["full", "lora", "qlora"]
 Optimizer = Literal["adamw", "adamw8bit", "adafactor", "sgd", "adamw-foreach"]
 Parallel = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "layers"]
@@ -448,12 +444,12 @@ RANK = 16
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A training program: what of its habits costs memory and time.
+    """A training program, with the habits that cost memory and time.
 
-    ``loss_bytes`` are held per logit at the loss (0: logits in pieces). ``autocast`` tells whether adapters see their
-    input in 16 bits. ``context_gib`` is CUDA's context with libraries, ``loose`` the share of what comes and goes that
-    the allocator holds beyond need, ``loose_again`` that with checkpointing (little where segments expand).
-    ``compiled`` layers keep less and launch fewer kernels.
+    ``loss_bytes`` are held per logit at the loss (0: logits in chunks). ``autocast``: adapters see their input in 16
+    bits. ``context_gib`` is the CUDA context with libraries; ``loose`` is the share of temporary memory that the
+    allocator holds in addition, ``loose_again`` that with gradient checkpointing. ``compiled`` layers keep less and
+    launch fewer kernels.
     """
 
     name: str
@@ -464,42 +460,32 @@ class Stack:
     loose_again: float = 0.3
     compiled: bool = False
     kbit_preparation: bool = False
-    in_backward: bool = False  # the optimiser steps inside the backward pass, and no gradient outlives its layer
+    in_backward: bool = False  # the optimiser steps inside the backward pass: one layer's gradient exists at a time
     adapter_bytes: int = 4
-    pieces: int = 2_048  # tokens whose logits are held at a time, where they are computed in pieces
+    pieces: int = 2_048  # tokens per chunk of logits
     source: str = ""
 
 
 STACKS: dict[str, Stack] = {
     stack.name: stack
     for stack in (
+        Stack("finetune", loss_bytes=0, loose=0.04, loose_again=0.04, source="finetune.py, not compiled"),
         Stack(
-            "finetune",
-            loss_bytes=0,
-            loose=0.04,
-            loose_again=0.04,
-            source="jobs/payload/trainers/finetune.py, uncompiled",
-        ),
-        Stack(
-            "finetune-compiled",
-            loss_bytes=0,
-            loose=0.05,
-            loose_again=0.05,
-            compiled=True,
-            source="the same, each layer compiled",
+            "finetune-compiled", loss_bytes=0, loose=0.05, loose_again=0.05, compiled=True,
+            source="finetune.py, each layer compiled",
         ),
         Stack("transformers", loss_bytes=12, source="transformers 5 Trainer with PEFT"),
         Stack("transformers-bare", loss_bytes=12, autocast=False, source="transformers 5 in a loop without autocast"),
     )
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One way to train: ``batch`` rows of ``seq`` tokens at a time on each of ``devices``, ``accumulate`` times a step.
+    """A way to train: micro-batches of ``batch`` rows of ``seq`` tokens per device, ``accumulate`` per step.
 
-    ``master`` keeps full weights in 32 bits (AMP). ``image_tokens`` of each row are an image's. ``probed`` are bytes
-    that a layer was found to keep for each token, in place of the formula's (0: not measured).
+    ``master`` keeps full weights in fp32 (AMP). ``image_tokens`` of each row are an image's. ``probed`` are measured
+    bytes per layer and token, instead of the formula's (0: not measured).
     """
 
     shape: Shape
@@ -533,17 +519,17 @@ class Setup:
 
     @property
     def trained(self) -> int:
-        """Parameters that are trained."""
+        """Number of trained parameters."""
         return self.shape.parameters if self.method == "full" else self.shape.adapters(self.rank, self.targets)
 
     @property
     def sharded(self) -> bool:
-        """Whether states are shared out by a library (DeepSpeed, FSDP), or by layers, be it over one device."""
+        """Whether states are sharded by a library (DeepSpeed, FSDP) or layers spread, even over one device."""
         return self.parallel not in ("none", "ddp")
 
     @property
     def shards(self) -> int:
-        """Over how many devices states are shared."""
+        """Number of devices over which states are sharded."""
         return self.devices if self.sharded else 1
 
     @property
