@@ -33,12 +33,12 @@ from jobs.spec import Gate, JobSpec, Share
 from jobs.toml_file import placed, read_toml
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
-_OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have
+_OF_STEPS = ("target_step", "steps_per_hour")  # defaults that do not apply to single-session jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The jobs of one or more files in their order, the keywords of each domain, and A/B tests of jobs."""
+    """The jobs of models files in order, the keywords of each domain, and the A/B tests."""
 
     jobs: tuple[JobSpec, ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -46,10 +46,7 @@ class Catalogue:
 
 
 def read_catalogue(paths: Iterable[Path]) -> Catalogue:
-    """Read catalogues as if they were one: names are unique and gates may point across files.
-
-    Raises ProblemsFound with every problem of all files.
-    """
+    """Read models files as one: names are unique across them. Raises ProblemsFound with the problems of all."""
     problems: list[Problem] = []
     jobs: list[tuple[str, JobSpec]] = []
     keywords: dict[str, tuple[str, ...]] = {}
@@ -74,12 +71,12 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
 
 
 def job_from_toml(path: Path) -> JobSpec:
-    """Read one job file. Raises ProblemsFound. Whether its gate's parent exists the queue checks."""
+    """Read one job file. Raises ProblemsFound. The queue checks whether the job that it waits for exists."""
     return job_from_table(read_toml(path), str(path))
 
 
 def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
-    """Read one job from a table of TOML types; ``file`` is what errors name. Raises ProblemsFound."""
+    """Return the job of a TOML table; errors name ``file``. Raises ProblemsFound."""
     if "jobs" in table:
         remedy = "name it under models in the settings instead"
         raise ProblemsFound([Problem(file, "jobs", "", "this is a catalogue, not one job", remedy)])
@@ -156,7 +153,7 @@ def _gates(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
 
 
 def chain_of(name: str, gates: Mapping[str, Gate | None]) -> list[str]:
-    """Return a job and those that it waits for, one after another, until one waits for none or stands there twice."""
+    """Return a job and the jobs that it waits for, in order, up to one that waits for none or is repeated."""
     chain = [name]
     while (gate := gates.get(chain[-1])) is not None and chain[-1] not in chain[:-1]:
         chain.append(gate.parent)
@@ -187,12 +184,8 @@ def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], domains: Mapping[str, 
     ]
 
 
-# Whether what jobs say of the hours that they have together can be kept.
 def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
-    """Return why the share of the job ``name`` cannot be kept, and what to do; empty when it can, or it has none.
-
-    ``shares`` has all jobs. A job that shares with another leaves it the rest; the partner cannot share with a third.
-    """
+    """Return why the share of a job among all ``shares`` is impossible, and a remedy; "" if it is possible."""
     share = shares.get(name)
     if share is None:
         return ""
@@ -209,7 +202,7 @@ def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
     return ""
 
 
-# A/B tests of training approaches: which models are trained twice, with what changed, and on which day.
+# A/B tests of training approaches.
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50
 _OURS = {"name", "seed", "sweep", "target_step", "not_before", "deadline", "evaluation", "gates"}
@@ -250,9 +243,9 @@ def _day(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AbTest:
-    """One question: whether ``models`` are better when they are trained with ``change``, keys of their definitions.
+    """An A/B test: whether ``models`` are better if trained with ``change``, keys of their definitions.
 
-    Each is trained as it is (arm a) and changed (arm b), with each of ``seeds``, to ``target_step``, on a ``weekday``
+    Each is trained unchanged (arm a) and changed (arm b), with each of ``seeds``, to ``target_step``, on a ``weekday``
     (Monday is 0) in ``zone``.
     """
 
@@ -270,23 +263,23 @@ class AbTest:
     zone: Annotated[str, Rule(_zone)] = "UTC"
 
     def job(self, model: str, arm: str, seed: int) -> str:
-        """Return the name of one run's job: ``ufm-lr-b2``."""
+        """Return the job name of one run: ``ufm-lr-b2``."""
         return f"{model}-{self.name}-{arm}{seed}"
 
     @property
     def sweep(self) -> str:
-        """What its jobs have in common."""
+        """The sweep that all of its jobs belong to."""
         return f"ab-{self.name}"
 
 
 def arm_of(job: str, test: str) -> tuple[str, str, int] | None:
-    """Return model, arm and seed of a run's job; None where it is none of the test's."""
+    """Return model, arm and seed of a run's job; None if it is not of this test."""
     match = _ARM.fullmatch(job)
     return (match[1], match[3], int(match[4])) if match and match[2] == test else None
 
 
 def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem]) -> list[AbTest]:
-    """Return the tests of a parsed catalogue; what is wrong with others goes into ``problems``."""
+    """Return the A/B tests of a models file; errors are added to ``problems``."""
     entries = document.get("ab", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         problems.append(Problem(file, "ab", as_toml(entries), "this must be a list of tables", "write [[ab]]"))

@@ -1,4 +1,4 @@
-"""Child processes that work on what others wrote: their environment is built from nothing."""
+"""Child processes that handle untrusted input: their environment contains only what is listed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ _ALWAYS = re.compile(
     r"(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy"
 )
 OF_A_PERSON = re.compile(r"HOME|USER|LOGNAME|XDG_[A-Z_]+|SSH_AUTH_SOCK|KRB5CCNAME|SLURM_CONF")
-"""What programs need that log in somewhere as the person or the service that runs us."""
+"""Variables of programs that log in somewhere as the user or service that runs us."""
 _NOTHING = re.compile(r"(?!)")
 
 
 def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a child process: programs, language, time zone, certificates and proxies of ours.
-
-    Of our other variables only those that ``keep`` matches in full are passed; ``more`` are added unchanged.
-    """
+    """Return paths, proxies and certificates of the environment, what ``keep`` matches whole, and ``more``."""
     kept = {name: text for name, text in os.environ.items() if _ALWAYS.fullmatch(name) or keep.fullmatch(name)}
     return kept | dict(more or {})
 

@@ -1,4 +1,4 @@
-"""One job's table becomes a JobSpec, and the way back. Every wrong key is noted as a problem, not only the first."""
+"""Convert the table of a job to a JobSpec and back. Every invalid key is reported, not only the first."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from jobs.spec import (
     StopRule,
 )
 
-# A job's definition as the table that people write, and as TOML: the way back from a JobSpec.
-_IN_FULL = (JobSpec, Needs, Evaluation, StartFrom)  # people want to see their values by default as well
+_IN_FULL = (JobSpec, Needs, Evaluation, StartFrom)  # written with their default values
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
-    """Return the table that :func:`jobs.catalogue.job_from_table` makes ``spec`` of; what is not set is left out."""
+    """Return the table of a job, without unset keys, from which :func:`job_from_table` makes ``spec`` again."""
     table = written_table(spec)
     if spec.gate is not None and spec.gate.step is None:
         table["after"]["fraction"] = spec.gate.fraction
@@ -49,12 +48,12 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
 
 
 def whole_of(spec: JobSpec) -> str:
-    """Return the longest that a job which is run whole takes on the reference device: ``3h``."""
+    """Return the maximum time of a single-session job on the reference device: ``3h``."""
     return show_duration(round(3_600 / spec.steps_per_hour))
 
 
 def written_table(record: Any) -> dict[str, Any]:
-    """Return a dataclass with rules as the table that people write."""
+    """Return the table that people would write for a dataclass with rules."""
     kind: Any = type(record)
     empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, JobSpec) else ("", {})
     table = {}
@@ -72,7 +71,7 @@ def written_table(record: Any) -> dict[str, Any]:
 
 
 def toml_of(table: Mapping[str, Any]) -> str:
-    """Return a table of a job as a TOML document."""
+    """Return the table of a job as TOML."""
     return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
 
 
@@ -86,7 +85,7 @@ def _value(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            # TOML's basic strings are JSON's, but for the one control character that JSON leaves as it is.
+            # TOML's basic strings are JSON's, except for the one control character that JSON does not escape.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
             return f"[{', '.join(map(_value, value))}]"
@@ -97,7 +96,7 @@ def _value(value: Any) -> str:
 
 
 TABLES_MAX = 50  # of a list of tables, such as [[gates]]
-_OF_STEPS = {"target_step", "steps_per_hour"}  # what a whole job has not got
+_OF_STEPS = {"target_step", "steps_per_hour"}  # not for single-session jobs
 _TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
 OLD_NAMES = {one.old: one.key for one in keys_of(JobSpec) if one.old}
 """Keys of a job by their old names, which still work."""
@@ -105,25 +104,25 @@ OLD_NAMES = {one.old: one.key for one in keys_of(JobSpec) if one.old}
 KEYS = (*(one.key for one in keys_of(JobSpec)), *OLD_NAMES)
 _ANOTHER = "name another; schedctl queue restart starts from scratch"
 _INPUT = re.compile(r"\{input:(\w*)\}", re.ASCII)
-"""An input in a word of a command; its folder is filled in where the job runs."""
+"""A placeholder in a command for the folder of an input."""
 
 
 def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's table over another one; a key by either of its names replaces the other name."""
+    """Return a job's table merged over another one; old and new name of a key replace each other."""
     there = {OLD_NAMES.get(key, key) for key in after}
     return {**{key: value for key, value in before.items() if OLD_NAMES.get(key, key) not in there}, **after}
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A reader of one job's table: ``label`` leads the keys it names, ``problems`` collects what is wrong."""
+    """Reads the table of one job; ``label`` prefixes keys in errors, ``problems`` collects the errors."""
 
     file: str
     label: str
     problems: list[Problem]
 
     def job(self, table: Mapping[str, Any]) -> JobSpec | None:
-        """Return the spec, or None when a problem was noted."""
+        """Return the spec; None if there were errors."""
         before = len(self.problems)
         table = {"role": "job", **table}
         if whole := "whole" in table:
@@ -132,7 +131,7 @@ class Definition:
                 self._wrong(key, table[key], why, "leave it out")
             table |= dict.fromkeys(_OF_STEPS, 1)
         values = self._values(JobSpec, table)
-        if whole:  # its one step takes as long as it says: no session that is shorter can hold it
+        if whole:  # its only step takes the given time, so that it gets no shorter session
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
         self._check_inputs(values)
@@ -142,13 +141,13 @@ class Definition:
         return JobSpec(**values) if len(self.problems) == before else None
 
     def advised_job(self, table: Mapping[str, Any]) -> JobSpec | None:
-        """Return the spec with what the adviser knows where a person said nothing; None when a problem was noted."""
+        """Return the spec with the adviser's values for keys that are not set; None if there were errors."""
         before = len(self.problems)
         spec = self.job(self._advised(table))
         return spec if len(self.problems) == before else None
 
     def record(self, kind: Any, table: Any, path: str = "") -> Any:
-        """Return what a table of the keys of a dataclass defines, or None when a problem was noted."""
+        """Return the dataclass of a table; None if there were errors."""
         if not isinstance(table, dict):
             keys = ", ".join(one.key for one in keys_of(kind))
             self._wrong(path, table, "this must be a table", f"known keys are {keys}")
@@ -160,7 +159,7 @@ class Definition:
         return record if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a table with what the adviser knows of a job of our own trainer and a person left out."""
+        """Return a table with the adviser's values for a job of our trainer."""
         command, inputs = table.get("command"), table.get("inputs", {})
         left_out = {"needs", "steps_per_hour", "checkpoint"} - set(table) - (_OF_STEPS if "whole" in table else set())
         if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
@@ -234,7 +233,7 @@ class Definition:
             self._wrong("target_step", target, "it is no rung of halving", f"write one of {rungs}")
 
     def _check_inputs(self, values: Mapping[str, Any]) -> None:
-        """Note the inputs that a command names and that the job does not have."""
+        """Report inputs in commands that the job does not have."""
         names = [each.name for each in values["inputs"]]
         evaluation = values["evaluation"]
         for key, words, inputs in (
@@ -246,7 +245,7 @@ class Definition:
                 self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
 
     def _values(self, kind: type, table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        """Return the fields of a dataclass that the keys of a table set, also those by default."""
+        """Return the fields of a dataclass from a table, with defaults."""
         keys = keys_of(kind)
         accepted = [name for one in keys for name in (one.key, one.old) if name]
         for key in table:
@@ -276,10 +275,7 @@ class Definition:
             return default
 
     def _inner(self, one: TableKey, value: Any, path: str) -> Any:
-        """Return what an inner table, or a list of them, defines. Raises Wrong for anything else.
-
-        An empty table of a kind that lacks something then, and "off", are none at all.
-        """
+        """Return the record of an inner table, or a list of them; None for "off" and for {} without required keys."""
         if one.many:
             if not isinstance(value, list) or len(value) > TABLES_MAX:
                 why = f"this must be a list of at most {TABLES_MAX} tables"
@@ -293,7 +289,7 @@ class Definition:
         return one.default if record is None else record
 
     def _placed(self, value: Any) -> Any:
-        """Return what names a folder or file with its whole path; in a job file, it is relative to that."""
+        """Return a value with absolute paths; in a job file, paths are relative to it."""
         match value:
             case tuple():
                 return tuple(map(self._placed, value))
@@ -305,12 +301,14 @@ class Definition:
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
-        text = "" if key == "secrets" else as_toml(value)  # a secret that was written there must not appear in a log
+        text = (
+            "" if key == "secrets" else as_toml(value)
+        )  # a secret that was written here by mistake must not get into a log
         self.problems.append(Problem(self.file, full, text, why, remedy))
 
 
 def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of an inner table that contradict each other, with why and what to do."""
+    """Yield contradicting keys of an inner table, with reason and remedy."""
     match record:
         case Gate() if {"fraction", "step"} <= set(table):
             yield "", "it has both fraction and step", "keep one of them"
@@ -342,13 +340,12 @@ def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, s
                 )
 
 
-# Ranges: what each number of a job may be, with its unit, as its field declares it.
 RANGES = {key: one.rule.range for key, one in paths(JobSpec).items() if one.rule and one.rule.range}
-"""By the key that people write; a file may write a duration or an instant as text as well."""
+"""The range of each number of a job, by key; files may also write durations and instants as text."""
 
 
 def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
-    """Return ``spec`` with every number in its range, and in words what was not; the same one when all are."""
+    """Return ``spec`` with all numbers moved into their ranges, and a text for each that was changed."""
     words: list[str] = []
     spec = _bounded(spec, "", words)
     if words and spec.needs.devices_min > spec.needs.devices_max:
@@ -357,7 +354,7 @@ def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
 
 
 def _bounded(record: Any, prefix: str, words: list[str]) -> Any:
-    """Return a record with its numbers, and those of its tables, in their ranges."""
+    """Return a record with its numbers, and those of its tables, moved into their ranges."""
     kind: Any = type(record)
     changed = {}
     for one in keys_of(kind):

@@ -1,4 +1,4 @@
-"""Durations as people write them: 30h, 90m, 1h 30m, 2d."""
+"""Durations, instants and cycles as people write them: 30h, 90m, 1h 30m, 2d."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from datetime import datetime
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "m": 60, "s": 1}
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(min|[wdhms])\s*")
 _SECONDS_MAX = 100 * 366 * 86_400
-_TEXT_MAX = 100  # characters; more is no duration that a person wrote
+_TEXT_MAX = 100  # characters; a person writes no longer duration
 
 
 def parse_duration(value: object) -> int:
-    """Return the seconds meant by ``"12h"``, ``"1h 30m"`` or a bare number of seconds.
-
-    Raises ValueError with the reason, in words that fit behind "key = value:".
-    """
+    """Return the seconds of ``"12h"``, ``"1h 30m"`` or a bare number. Raises ValueError with the reason."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError('a duration is written like "12h", "90m" or "1h 30m"')
     if isinstance(value, str) and len(value) > _TEXT_MAX:
@@ -36,7 +33,7 @@ def show_duration(seconds: int) -> str:
     parts = []
     rest = seconds
     for unit in ("w", "d", "h", "m", "s"):
-        # 30h and 168h say more than 1d 6h and 1w: platforms count in hours.
+        # Platforms count in hours: 30h and 168h are clearer than 1d 6h and 1w.
         if unit in "wd" and (rest % _UNITS[unit] or rest < 2 * _UNITS[unit]):
             continue
         count, rest = divmod(rest, _UNITS[unit])
@@ -57,16 +54,12 @@ def _parse(text: str) -> int:
     return round(total)
 
 
-# Instants as people write them: a date and time with its offset from UTC.
 YEAR_3000 = 32_503_680_000
-_INSTANT_MAX = 100  # characters; more is no instant that a person wrote
+_INSTANT_MAX = 100  # characters
 
 
 def parse_instant(value: object) -> int:
-    """Return the UTC seconds of ``2026-12-01T09:00:00Z``, a TOML date-time, or a number of UTC seconds.
-
-    Raises ValueError with the reason.
-    """
+    """Return UTC seconds of ``2026-12-01T09:00:00Z``, a TOML date-time or a number. Raises ValueError."""
     moment = value
     if isinstance(value, str) and len(value) > _INSTANT_MAX:
         raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
@@ -87,8 +80,8 @@ def parse_instant(value: object) -> int:
     return seconds
 
 
-# Cycle: when the next job of a kind is expected, as its user writes it. ``expects = "thursday 09:00"`` is every week at
-# that time (UTC), ``expects = "12d"`` so long after the last one came.
+# Cycles say when the next job is expected: "thursday 09:00" is weekly at that time (UTC), "12d" is 12 days after the
+# last one.
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY, _WEEK = 86_400, 604_800
 _FIRST_MONDAY = 4 * _DAY  # 1970 began on a Thursday
@@ -97,10 +90,7 @@ _CYCLE_MIN, _CYCLE_MAX = _DAY, 53 * _WEEK
 
 
 def parse_cycle(value: object) -> str:
-    """Return how a cycle is stored: ``thursday 09:00`` or ``12d``.
-
-    Raises ValueError with the reason, in words that fit behind "key = value:".
-    """
+    """Return the stored form of a cycle: ``thursday 09:00`` or ``12d``. Raises ValueError with the reason."""
     text = value.strip().lower() if isinstance(value, str) else ""
     weekly = _WEEKLY.fullmatch(text)
     if weekly and weekly[1] in DAYS:
@@ -116,10 +106,7 @@ def parse_cycle(value: object) -> str:
 
 
 def coming(cycle: str, last: int | None, now: int, until: int) -> tuple[int, ...]:
-    """Return the instants after ``now`` and before ``until`` at which the next ones are expected.
-
-    ``last`` is when the last one came; without it a distance tells nothing.
-    """
+    """Return the expected instants after ``now`` and before ``until``; () for a distance without a ``last`` one."""
     weekly = _WEEKLY.fullmatch(cycle)
     if weekly:
         into_week = DAYS.index(weekly[1]) * _DAY + int(weekly[2]) * 3_600 + int(weekly[3]) * 60

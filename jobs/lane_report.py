@@ -1,7 +1,7 @@
-"""Reports: what a lane says of itself, read from documents that may be mistaken or hostile.
+"""Reports of a lane, read from untrusted documents.
 
-A heartbeat and a last word (``result.json``) are one kind of document; the last word alone has an outcome. What older
-payloads wrote is read too: a field that is missing was not said. docs/your-own-training.md lists what is believed.
+A heartbeat and a result (``result.json``) are one kind of document; only the result has an outcome. Documents of older
+payloads are read too: missing fields are None. docs/your-own-training.md lists what is accepted.
 """
 
 from __future__ import annotations
@@ -10,24 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
-from jobs.payload.bounds import (
-    BYTES_MAX,
-    INSTANT_MAX,
-    NAME_MAX,
-    SPAN_MAX,
-    TELEMETRY,
-    Reader,
-    Rejection,
-    Unfit,
-    brief,
-    clean,
-    measure,
-    number,
-    speed,
-    training_data,
-    whole,
-    word,
-)
+from jobs.payload import bounds
 from jobs.payload.lane.ending import FORMAT, Outcome, Phase
 from jobs.payload.lane.failure import ErrorClass
 from jobs.payload.store.manifest import split_key
@@ -42,13 +25,13 @@ _LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at", "w
 
 
 def _answer_of(*reader: Any) -> Any:
-    """Return a field that a document may leave out, with the function of bounds that reads it and its bounds."""
+    """Return an optional field, with the function of bounds that reads it and its bounds."""
     return field(default=None, metadata={"reader": reader})
 
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A checkpoint that a session found damaged when it restored; ``manifest`` is a key of its own job."""
+    """A checkpoint that a session found damaged; ``manifest`` is a key of its own job."""
 
     manifest: str
     why: str
@@ -56,51 +39,51 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What a lane said. Instants are UTC seconds, spans seconds, both of the scheduled clock; None was not said.
+    """What a lane reported. Instants are UTC seconds, spans seconds, both of the scheduled clock; None: not reported.
 
-    ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are a save's mean; the command began at
-    ``command_at``. ``padding`` is a share of the tokens, and nine in ten steps took at most ``step_seconds_p90``.
-    ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a last word only:
-    ``waits_until`` is how long the lane waits for the next job's order; None for runners that take none.
+    ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are the mean of saves, ``command_at`` is the start
+    of the command. ``padding`` is a share of the tokens; ``longest_quiet_seconds`` is the longest time between new
+    steps. ``outcome`` and the following fields are only in a result: ``waits_until`` is how long the lane waits for
+    another job's order; None if it does not.
     """
 
     run: str
     lane: int
     job: str
-    seq: int | None = _answer_of(whole)
-    started_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
-    at: int | None = _answer_of(whole, 0, INSTANT_MAX)
+    seq: int | None = _answer_of(bounds.whole)
+    started_at: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
+    at: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
     phase: str = ""
-    step: int | None = _answer_of(whole)
-    loss: float | None = _answer_of(measure)
-    held_out_loss: float | None = _answer_of(measure)
-    steps_per_second: float | None = _answer_of(speed)
-    setup_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
-    checkpoint_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
-    checkpoint_step: int | None = _answer_of(whole)
-    restored_step: int | None = _answer_of(whole)
+    step: int | None = _answer_of(bounds.whole)
+    loss: float | None = _answer_of(bounds.measure)
+    held_out_loss: float | None = _answer_of(bounds.measure)
+    steps_per_second: float | None = _answer_of(bounds.speed)
+    setup_seconds: float | None = _answer_of(bounds.number, 0.0, bounds.SPAN_MAX)
+    checkpoint_seconds: float | None = _answer_of(bounds.number, 0.0, bounds.SPAN_MAX)
+    checkpoint_step: int | None = _answer_of(bounds.whole)
+    restored_step: int | None = _answer_of(bounds.whole)
     restored_from: str | None = None
     bad_manifests: tuple[Accusation, ...] = ()
     devices: tuple[str, ...] = ()
-    gpu_memory_bytes: int | None = _answer_of(whole, 0, BYTES_MAX)
-    tokens_per_second: float | None = _answer_of(number, 0.0, TELEMETRY["tokens_per_second"])
-    step_seconds_p90: float | None = _answer_of(number, 0.0, TELEMETRY["step_seconds_p90"])
-    padding: float | None = _answer_of(number, 0.0, TELEMETRY["padding"])
-    gradient_norm: float | None = _answer_of(number, 0.0, TELEMETRY["gradient_norm"])
-    gpu_busy: float | None = _answer_of(number, 0.0, TELEMETRY["gpu_busy"])
-    training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (training_data,)})
+    gpu_memory_bytes: int | None = _answer_of(bounds.whole, 0, bounds.BYTES_MAX)
+    tokens_per_second: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["tokens_per_second"])
+    step_seconds_p90: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["step_seconds_p90"])
+    padding: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["padding"])
+    gradient_norm: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["gradient_norm"])
+    gpu_busy: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["gpu_busy"])
+    training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (bounds.training_data,)})
     message: str = ""
-    command_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
-    longest_quiet_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
+    command_at: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
+    longest_quiet_seconds: float | None = _answer_of(bounds.number, 0.0, bounds.SPAN_MAX)
     outcome: str | None = None
     why: str = ""
-    error_class: str | None = _answer_of(word, ERROR_CLASSES)
-    trained_seconds: int | None = _answer_of(whole, 0, SPAN_MAX)
-    ended_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
-    waits_until: int | None = _answer_of(whole, 0, INSTANT_MAX)
+    error_class: str | None = _answer_of(bounds.word, ERROR_CLASSES)
+    trained_seconds: int | None = _answer_of(bounds.whole, 0, bounds.SPAN_MAX)
+    ended_at: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
+    waits_until: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
 
     def document(self) -> dict[str, Any]:
-        """Return it as the payload writes it, in plain JSON types."""
+        """Return the report as the payload writes it, in plain JSON types."""
         result = {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
         result["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
         result["devices"] = list(self.devices)
@@ -112,19 +95,15 @@ class LaneReport:
 
 def read_report(
     document: Any, run: str, lane: int, job: str, *, last_word: bool = False
-) -> tuple[LaneReport, Sequence[Rejection]]:
-    """Return what the lane of ``job`` says in a document, and what of it is not believed.
-
-    A last word that names no outcome stands for a failure. Raises Unfit when the document as a whole is none of this
-    lane's: no object, of another format, or in another's name.
-    """
+) -> tuple[LaneReport, Sequence[bounds.Rejection]]:
+    """Return the report of ``job``'s lane and the rejected fields. Raises Unfit for another lane or format."""
     if not isinstance(document, dict):
-        raise Unfit("not an object")
+        raise bounds.Unfit("not an object")
     for name, own in (("format", FORMAT), ("run", run), ("lane", lane), ("job", job)):
         value = document.get(name)
         if value is not None and (type(value) is not type(own) or value != own):
-            raise Unfit(f"{name} is {brief(value)} instead of {brief(own)}")
-    reader = Reader(document)
+            raise bounds.Unfit(f"{name} is {bounds.brief(value)} instead of {bounds.brief(own)}")
+    reader = bounds.Reader(document)
     said_fields: dict[str, Any] = {
         entry.name: reader.read(entry.name, *entry.metadata["reader"])
         for entry in fields(LaneReport)
@@ -135,7 +114,7 @@ def read_report(
         lane=lane,
         job=job,
         **said_fields,
-        phase=reader.read("phase", word, PHASES) or "",
+        phase=reader.read("phase", bounds.word, PHASES) or "",
         restored_from=reader.read("restored_from", _own_manifest, job),
         bad_manifests=_accusations(reader, document.get("bad_manifests"), job),
         devices=_devices(reader, document.get("devices")),
@@ -147,62 +126,59 @@ def read_report(
 
 
 def longest_wait(reports: Iterable[LaneReport]) -> int:
-    """Return the most seconds that a session stays after its last job, because lanes wait for orders."""
+    """Return the most seconds that lanes wait for orders after the last job of a session."""
     waits = (report.waits_until - report.ended_at for report in reports if report.waits_until and report.ended_at)
     return max(waits, default=0)
 
 
 def kept_report(document: Any, run: str, lane: int, job: str) -> LaneReport | None:
-    """Return a report from our own books, where older versions wrote what they were told; None when it is none."""
+    """Return a report from our own database, which may be of an older version; None if it is invalid."""
     try:
         last_word = isinstance(document, dict) and "outcome" in document
         return read_report(document, run, lane, job, last_word=last_word)[0]
-    except Unfit:
+    except bounds.Unfit:
         return None
 
 
-def _last_word(reader: Reader, report: LaneReport, value: Any) -> LaneReport:
-    outcome = reader.read("outcome", word, OUTCOMES)
+def _last_word(reader: bounds.Reader, report: LaneReport, value: Any) -> LaneReport:
+    outcome = reader.read("outcome", bounds.word, OUTCOMES)
     why = reader.text("why", _WHY_MAX)
     if outcome is None:
-        # Lost, rejected and cancelled are the daemon's to say, never the payload's.
-        outcome, why = "failed", f"the payload of {report.run} reported {brief(value)}"
+        # Lost, rejected and cancelled are outcomes that only the daemon decides.
+        outcome, why = "failed", f"the payload of {report.run} reported {bounds.brief(value)}"
     return replace(report, outcome=outcome, why=why)
 
 
 def _own_manifest(value: Any, job: str) -> str:
     named = split_key(value) if isinstance(value, str) else None
     if named is None or named[0] != job:
-        raise Unfit(f"not a manifest of {job}")
+        raise bounds.Unfit(f"not a manifest of {job}")
     return str(value)
 
 
-def _accusations(reader: Reader, value: Any, job: str) -> tuple[Accusation, ...]:
+def _accusations(reader: bounds.Reader, value: Any, job: str) -> tuple[Accusation, ...]:
     accusations: list[Accusation] = []
     for entry in _entries(reader, "bad_manifests", value, _ACCUSED_MAX):
         try:
             if not isinstance(entry, dict):
-                raise Unfit("not an object")
+                raise bounds.Unfit("not an object")
             why = entry.get("why")
-            accusations.append(
-                Accusation(
-                    _own_manifest(entry.get("manifest"), job), clean(why, _WHY_MAX) if isinstance(why, str) else ""
-                )
-            )
-        except Unfit as error:
+            reason = bounds.clean(why, _WHY_MAX) if isinstance(why, str) else ""
+            accusations.append(Accusation(_own_manifest(entry.get("manifest"), job), reason))
+        except bounds.Unfit as error:
             reader.refuse("bad_manifests", str(error), entry)
     return tuple(accusations)
 
 
-def _devices(reader: Reader, value: Any) -> tuple[str, ...]:
+def _devices(reader: bounds.Reader, value: Any) -> tuple[str, ...]:
     names = _entries(reader, "devices", value, _DEVICES_MAX)
     if any(not isinstance(name, str) for name in names):
         reader.refuse("devices", "not a list of names", value)
         return ()
-    return tuple(clean(name, NAME_MAX) for name in names)
+    return tuple(bounds.clean(name, bounds.NAME_MAX) for name in names)
 
 
-def _entries(reader: Reader, name: str, value: Any, most: int) -> Sequence[Any]:
+def _entries(reader: bounds.Reader, name: str, value: Any, most: int) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > most:

@@ -1,4 +1,4 @@
-"""Errors that a person can act on, and the problems of what a person wrote. The payload, shipped alone, has its own."""
+"""Errors that a person can act on, and problems in what a person wrote. The payload has its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 
 class UserError(Exception):
-    """Base of all errors that a person can act on: ``what`` failed, ``where``, ``why``, and the ``remedy``.
-
-    Empty parts are left out of the message. No part ends with a full stop.
-    """
+    """Base of errors that a person can act on: ``what``, ``where``, ``why``, ``remedy``, without full stops at ends."""
 
     def __init__(self, what: str, why: str = "", remedy: str = "", where: str = "") -> None:
         message = ": ".join(part for part in (what, where, why) if part)
@@ -25,23 +22,20 @@ class UserError(Exception):
 
 
 class Refusal(UserError):
-    """What was asked is not possible in the present state."""
+    """The request is not possible in the present state."""
 
 
 class NotFound(UserError):
-    """There is nothing of this name."""
+    """There is nothing with this name."""
 
 
 class InvalidInput(UserError, ValueError):
-    """A file, a folder or a value that a person gave cannot be used."""
+    """A file, folder or value that a person gave is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One wrong value. ``file`` may name an environment variable; ``key`` is empty when the file itself is wrong.
-
-    ``line`` is that of the file, None where it has none.
-    """
+    """A wrong value: ``file`` (or environment variable), ``key`` ("": the file itself), and ``line`` if known."""
 
     file: str
     key: str
@@ -52,7 +46,7 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The file, with the line where one is known."""
+        """The file, with the line if it is known."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
     def __str__(self) -> str:
@@ -63,7 +57,7 @@ class Problem:
 
 
 class ProblemsFound(InvalidInput):
-    """Every problem of a document at once, one line each."""
+    """All problems of a document, one per line."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -71,7 +65,7 @@ class ProblemsFound(InvalidInput):
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return the remedy for an unknown word: the closest known one, or all of them."""
+    """Return the remedy for an unknown word: the closest valid one, or all of them."""
     from difflib import get_close_matches  # needed by messages only, and start-up time counts
 
     words = sorted(candidates)
@@ -82,7 +76,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
 
 def as_toml(value: object, length_max: int = 80) -> str:
-    """Return a value as it looks in a TOML file, shortened for a message; nothing for a table."""
+    """Return a value as in a TOML file, shortened for a message; "" for a table."""
     match value:
         case None | dict() | [dict(), *_]:
             text = ""

@@ -1,7 +1,7 @@
-"""Scan what is about to be uploaded for keys, tokens and passwords; a finding never has the value.
+"""Scan files before an upload for keys, tokens and passwords; a finding never contains the value.
 
-A value that may leave is allowed by its digest, in a file that is committed beside the code. The digest is slow to
-compute on purpose, so that no password can be guessed from it.
+A value may be allowed by its digest, in a file that is committed beside the code. The digest is slow on purpose, so
+that passwords cannot be guessed from it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from jobs.size import counted
 ALLOWED_NAME = ".sched-allowed-secrets"
 _ALLOWED_BYTES_MAX = 1 << 20
 _HEADING = "# Values that may be uploaded, by digest; `--allow-secrets` adds to this file. Commit it.\n"
-_ROUNDS = 100_000  # of a digest, 50 ms
+_ROUNDS = 100_000  # of a digest; 50 ms
 _FINDINGS_MAX = 200
 _LISTED = 20
 _PIECE_BYTES = 1 << 20
 _MATCH_BYTES = 4_096  # pieces overlap by as much
-_NAME_BYTES = 60  # before a value, where the name stands that it is assigned to
+_NAME_BYTES = 60  # before a value, in which the name that it is assigned to is searched
 _BINARY_BYTES = 8_192
 _DISTINCT_MIN = 6  # different characters of a value that is no example
 _BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
 
 
 class _Detectors:
-    """What `secret_detectors.toml` holds, compiled: that takes longer than the start of a command may."""
+    """The compiled content of `secret_detectors.toml`, loaded when it is needed, because compiling is slow."""
 
     def __init__(self) -> None:
         tables = tomllib.loads(Path(__file__).with_name("secret_detectors.toml").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ class _Detectors:
         self.placeholders = re.compile(tables["placeholders"].encode())
 
     def are_sure(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
-        """Return whether a match is no example, and of a password: whether it is assigned to such a name."""
+        """Return whether a match is not an example, and a password is assigned to a matching name."""
         value = match[1]
         if self.placeholders.search(value) or len(set(value)) < _DISTINCT_MIN:
             return False
@@ -64,7 +64,7 @@ _detectors = cache(_Detectors)
 
 
 class SecretsFound(Refusal):
-    """Something that is to be uploaded holds secrets; nothing of it was uploaded."""
+    """Files for upload contain secrets; nothing was uploaded."""
 
     def __init__(self, source: str, problems: list[Problem], allowed: Path, digests: dict[str, str]) -> None:
         lines = [f"{problem.place} ({problem.key})" for problem in problems[:_LISTED]]
@@ -79,7 +79,7 @@ class SecretsFound(Refusal):
         self._digests = digests
 
     def allow(self) -> str:
-        """Add the values' digests to the file of those that may leave; return what was done. Raises OSError."""
+        """Add the values' digests to the allowed ones; return what was done. Raises OSError."""
         heading = "" if self._allowed.exists() else _HEADING
         with self._allowed.open("a", encoding="utf-8") as stream:
             stream.write(heading + "".join(f"{digest} {about}\n" for digest, about in self._digests.items()))
@@ -87,7 +87,7 @@ class SecretsFound(Refusal):
 
 
 class SecretScan:
-    """Scans the files of one ``source``, a folder or a file; what is allowed stands in it, or beside the file."""
+    """Scans the files of ``source``, a folder or a file; the list of allowed values is in it, or beside the file."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -102,10 +102,7 @@ class SecretScan:
         self._binary = self._wide = False
 
     def feed(self, path: str, data: bytes) -> bool:
-        """Scan a piece of a file, whose pieces come one after another; return whether it is text.
-
-        Raises SecretsFound when there are too many.
-        """
+        """Scan the next piece of a file; return whether it is text. Raises SecretsFound if there are too many."""
         if path != self._path:
             self._scan(len(self._data))
             self._path, self._data, self._begin, self._line, self._values = path, b"", 0, 1, set()
@@ -124,7 +121,7 @@ class SecretScan:
             raise SecretsFound(str(self._source), self._problems, self._allowed, self._digests)
 
     def _scan(self, end: int) -> None:
-        """Look for what begins before ``end``."""
+        """Search for matches that begin before ``end``."""
         data, detectors = self._data, _detectors()
         for kind, literals, pattern in detectors.all:
             if any(literal in data for literal in literals):
@@ -150,13 +147,13 @@ class SecretScan:
 
 
 def require_no_secrets(source: Path, files: Iterable[Path]) -> None:
-    """Read the plain files among ``files``, which belong to ``source``. Raises SecretsFound."""
+    """Scan the regular files among ``files``, which belong to ``source``. Raises SecretsFound."""
     scan = SecretScan(source)
     for path in files:
         try:
             stream = open_below(path.parent, path.name)
         except OSError:
-            continue  # a link, a pipe or an unreadable file is not uploaded either: packing it says why
+            continue  # links, pipes and unreadable files are not uploaded either; packing reports them
         with stream:
             while (data := stream.read(_PIECE_BYTES)) and scan.feed(str(path.relative_to(source)), data):
                 continue

@@ -1,10 +1,10 @@
-"""Size: bytes as people read them, on every screen alike."""
+"""Bytes and counts as text, equal on all screens."""
 
 from __future__ import annotations
 
 
 def size(count: int) -> str:
-    """Return bytes as people read them: ``1.5 MiB``."""
+    """Return bytes as text: ``1.5 MiB``."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1_024:
@@ -14,12 +14,11 @@ def size(count: int) -> str:
 
 
 def gpu_use(memory_bytes: int | None, busy: float | None) -> str:
-    """Return what GPUs do in words, such as ``6.1 GiB, 41 % busy``; empty where nothing is known."""
+    """Return the use of GPUs as text, such as ``6.1 GiB, 41 % busy``; "" if unknown."""
     words = ["" if memory_bytes is None else size(memory_bytes), "" if busy is None else f"{busy:.0%} busy"]
     return ", ".join(filter(None, words)).replace("%", " %")
 
 
-# Plural: a number with its noun, as people write it.
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return ``1 session`` or ``2 sessions``; ``many`` where an s does not make it."""
+    """Return ``1 session`` or ``2 sessions``; ``many`` is an irregular plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,7 +1,7 @@
-"""JobSpec: what is trained, and what it needs. Knows no platform, quota or database.
+"""JobSpec: what is trained, and what it needs. It knows no platform, quota or database.
 
-A key of a job is a field with its rule beside it (:mod:`jobs.nouns.keys`). Files, the command line, what is written
-back and what is stored follow from these.
+A key of a job is a field with its rule (:mod:`jobs.nouns.keys`), from which files, command line and storage are
+derived.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from jobs.nouns.keys import Key, Option, Rule, Wrong, matching, number, one_of, 
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
-# Whose list of files the artifact store has for an input; of everything else it has the files.
+# Inputs of which the artifact store has only a list of files, and whose list it is.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
-LONGEST_SECONDS = 1_800  # of an evaluation, unless it says another time
-WITHIN_SECONDS = 172_800  # likewise, from when it is queued: long enough for hours that training leaves
-HELD_OUT = "corpus:held-out"  # as a test set: what the model's own corpus keeps out of training
+LONGEST_SECONDS = 1_800  # default maximum time of an evaluation
+WITHIN_SECONDS = 172_800  # default time from queueing to its end, long enough for hours that training leaves
+HELD_OUT = "corpus:held-out"  # test set: the held-out texts of the model's own corpus
 _WEEK = 604_800
-_ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
+_ANY_CHECKPOINT = 1e-6  # fraction of the parent's target that its first checkpoint reaches
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
+    """The job may start when ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
 
     parent: Annotated[str, keys.TEXT, Key("job", old="parent")]
     fraction: Annotated[float, keys.FRACTION] = 0.0
@@ -35,16 +35,13 @@ class Gate:
         return self.fraction * target_step if self.step is None else self.step
 
     def words(self) -> str:
-        """Return what the job waits for."""
+        """Return what the job waits for, as text."""
         return f"{self.parent} at {f'{self.fraction:.0%}' if self.step is None else f'step {self.step:,}'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of the device hours that the job and those it shares with have together, ``percent`` are its own.
-
-    ``partner`` keeps what all who share with it leave. Counted from when the last of them was added.
-    """
+    """The job gets ``percent`` of the device hours of all that share with ``partner``, which gets the rest."""
 
     partner: Annotated[str, keys.NAME, Key("with")]
     percent: Annotated[float, number(1, 99, "% of the hours of both")]
@@ -52,10 +49,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class StartFrom:
-    """The job begins with the weights of the job ``parent``, whose newest checkpoint counts when it is first launched.
+    """The job is initialised from the newest checkpoint of ``parent`` at its first launch.
 
-    ``at`` says how far the parent must be by then: a fraction of its target above 0, ``newest`` (any checkpoint),
-    ``done``, or ``accepted``: its newest accepted version, or any checkpoint where the parent has no gates.
+    ``at`` is how far the parent must be: a fraction of its target above 0, ``newest`` (any checkpoint), ``done``, or
+    ``accepted`` (its newest accepted version; any checkpoint if the parent has no gates).
     """
 
     parent: Annotated[str, keys.TEXT, Key("job")]
@@ -70,7 +67,7 @@ class StartFrom:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a session must offer: devices (a range: the plan picks), memory per device, a number format."""
+    """What a session must have: devices (a range, from which the plan chooses), memory per device, number format."""
 
     devices_min: Annotated[int, keys.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")] = 1
     devices_max: int = 1
@@ -82,10 +79,10 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The full corpus; ``extra_share`` adds that share of ``domain`` data on top.
+    """The full corpus, plus ``extra_share`` of data of the ``domain``.
 
-    ``corpus`` is the version that the job trains on, empty until its first launch. Its next generation takes up another
-    when ``renew`` is ``restart``; when that is ``update``, only a person's update does.
+    ``corpus`` is the version, empty until the first launch. The next generation takes a newer one if ``renew`` is
+    ``restart``; if it is ``update``, only when a person updates the job.
     """
 
     domain: Annotated[str | None, keys.TEXT] = None
@@ -104,12 +101,12 @@ _SPAN_OR_OFF = or_off(_SPAN)
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """When a session of the job makes no progress. None: worked out from what is known; zero: never.
+    """When a session makes no progress. None: derived from what is known; 0: never.
 
-    ``first_progress_seconds`` pass from the command's start to its first report or checkpoint, ``no_progress_seconds``
-    from one new step to the next. A session whose command ran ``checkpoint_seconds`` must have saved. ``loss_nan``
-    reports in a row may not have a loss that is no number, nor ``same_error`` sessions in a row end in the same error.
-    For ``idle_seconds`` the GPUs may be less than ``idle_below`` busy, a share; zero: for ever.
+    ``first_progress_seconds``: from the command's start to its first report or checkpoint. ``no_progress_seconds``:
+    from one new step to the next. A command that ran ``checkpoint_seconds`` must have saved. Limits of consecutive
+    reports with a ``loss_nan``, and of consecutive sessions that end with the ``same_error``. GPUs must not be less
+    busy than the share ``idle_below`` for ``idle_seconds``.
     """
 
     first_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
@@ -126,11 +123,11 @@ _AIM = one_of("this says whether a lower or a higher metric is better", "low", "
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When the job has learned enough: it then ends as done at its best checkpoint, before its target step.
+    """When the job has learned enough and ends as done at its best checkpoint, before its target step.
 
-    ``metric`` is one that its checkpoints carry, and ``aim`` says where good is. Training ends when ``patience``
-    checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never. It
-    also ends when three forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
+    ``metric`` is one of its checkpoints; ``aim`` says which direction is better. Training ends when ``patience``
+    checkpoints in a row did not improve it by ``least``, or when it reaches ``value`` (0 and None: never), or when
+    three forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
     """
 
     metric: Annotated[
@@ -149,11 +146,11 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """How a sweep is narrowed down: ``candidates`` jobs train to the first of ``rungs``, which are steps.
+    """Successive halving of a sweep: ``candidates`` jobs train to the first of ``rungs``, which are steps.
 
-    One in ``factor``, the best by ``metric``, trains on to the next, and so on. The device seconds of all jobs of the
-    sweep stay within ``budget_seconds``; where these differ, the largest counts. ``left_at`` is the rung, from 0, at
-    which a job left the comparison: others were better, or a person lets it train to the end.
+    The best one in ``factor``, by ``metric``, trains on to the next rung, and so on. The device seconds of the sweep
+    stay within ``budget_seconds`` (the largest of its jobs'). ``left_at`` is the rung, from 0, at which the job left
+    the comparison: others were better, or a person lets it train to the end.
     """
 
     metric: Annotated[str, keys.TEXT]
@@ -169,9 +166,9 @@ class Halving:
 class Code:
     """The folder in which a job's command runs.
 
-    ``source`` is a folder of this machine, of which git's commit ``revision`` is meant, or, if that is empty, what
-    stands in it. The rest is known once it was taken: ``digest`` names its files in the artifact store, ``commit`` is
-    the one it stood on (empty without git), from which a ``dirty`` one differs.
+    ``source`` is a folder of this machine; ``revision`` is a git commit of it, or empty for its present content. The
+    rest is known once it is packed: ``digest`` names its files in the artifact store, ``commit`` is the checked-out one
+    (empty without git), ``dirty``: the content differs from it.
     """
 
     source: Annotated[str, keys.PATH, Key("repository")]
@@ -185,12 +182,12 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a job is given besides its code, in a folder that the variable ``SCHED_INPUT_<NAME>`` names.
+    """An input of a job, in a folder named by the variable ``SCHED_INPUT_<NAME>``.
 
-    ``source`` is a folder of this machine, ``s3://`` and one of a bucket, ``hf:`` and a repository of the Hub, or
-    ``kaggle-model:`` or ``kaggle-dataset:`` and what Kaggle calls it. The rest is known once it was taken: ``digest``
-    names its files or their list, ``revision`` is the commit of a repository or the version at Kaggle, and what is
-    ``at_home`` can only be fetched with the daemon's own token, so sessions get it from the artifact store.
+    ``source`` is a folder of this machine or of a bucket (``s3://``), a repository of the Hub (``hf:``), or
+    ``kaggle-model:`` or ``kaggle-dataset:``. The rest is known once it is pinned: ``digest`` names its files or their
+    list, ``revision`` is the commit or version; ``at_home``: only the daemon's token may download it, so that sessions
+    get it from the artifact store.
     """
 
     name: str
@@ -203,7 +200,7 @@ class Input:
 
     @property
     def kind(self) -> str:
-        """What its digest names: its files (``input``), or the list of those that ``hub`` or ``kaggle`` has."""
+        """What its digest names: its files (``input``), or a list of files at ``hub`` or ``kaggle``."""
         return _LISTED.get(self.source.partition(":")[0], "input")
 
 
@@ -211,7 +208,7 @@ EVALUATE: Literal["evaluate"] = "evaluate"
 """The role of a job that scores a version; it trains nothing."""
 
 TEST_SET = "set"
-"""By this name an evaluation's session is given its test set, and people name it."""
+"""The input name of an evaluation's test set, and its key in a job's definition."""
 
 
 def _test_set(value: Any) -> Input:
@@ -225,14 +222,12 @@ _TEST_SET = Rule(_test_set, lambda test_set: test_set.source, place=True)
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How checkpoints of a model are scored: a command in a session of its own, which is run whole.
+    """How checkpoints of a model are scored: a command in a single session.
 
-    It is queued by itself when so much of the target is saved as ``at`` names (1: all of it), takes ``longest_seconds``
-    at most, and shall be over ``within_seconds`` after it was queued; with None it is planned as training is.
-    ``test_set`` is where its items come from; what they are is pinned like an input, or with each evaluation where it
-    is HELD_OUT. An accepted version is promoted by itself (``automatic``) or by a ``person``. ``votes``, if said, is a
-    file of what users say of the promoted version, which is taken back when more than the ``usual`` share of them is
-    shown to be worse.
+    It is queued when the shares ``at`` of the target are saved (1: all), takes at most ``longest_seconds``, and should
+    end ``within_seconds`` after it was queued (None: planned like training). ``test_set`` is pinned like an input;
+    HELD_OUT with each evaluation. An accepted version is promoted automatically or by a ``person``. ``votes`` is a file
+    of users' votes on the promoted version, which is rolled back if more than the ``usual`` share is shown to be worse.
     """
 
     command: Annotated[tuple[str, ...], keys.COMMAND]
@@ -256,14 +251,14 @@ _MARGIN = number(-(10**9), 10**9)
 
 @dataclass(frozen=True, slots=True)
 class QualityGate:
-    """One gate on one metric.
+    """A gate on one metric.
 
-    ``threshold`` asks the version alone for at least ``minimum`` or at most ``maximum``, of its mean (``point``) or of
-    the cautious end of its interval (``lower``). The others compare it with the promoted version: ``better`` wants it
-    shown to be better, ``no_harm`` not shown to be worse, ``not_worse`` shown to be worse by less than ``margin``. For
-    ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is. A gate
-    fails where more than ``leak_limit`` of the test set was seen in training, unless ``leak`` is only to be reported,
-    which is the default of HELD_OUT: what a corpus keeps out of training was compared with the rest when it was built.
+    ``threshold`` needs at least ``minimum`` or at most ``maximum``, of the mean (``point``) or the cautious end of its
+    interval (``lower``). The others compare with the promoted version: ``better`` must be shown to be better,
+    ``no_harm`` not be shown to be worse, ``not_worse`` be shown to be worse by less than ``margin``. For ``better`` and
+    ``no_harm`` a ``margin`` is the smallest difference of interest. ``aim`` says which direction is better. A gate
+    fails if more than ``leak_limit`` of the test set was seen in training, unless ``leak`` is ``report``, the default
+    of HELD_OUT, which was compared with the corpus when that was built.
     """
 
     metric: Annotated[
@@ -291,31 +286,31 @@ class QualityGate:
 
     @property
     def compares(self) -> bool:
-        """Return whether it needs a promoted version."""
+        """Whether it needs a promoted version."""
         return self.kind != "threshold"
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The packages that a job's command imports and that a platform's image may lack.
+    """The packages that a job's command imports and that an image may lack.
 
-    ``source`` is the file that asks for them. The rest is known once they were locked: ``digest`` names the lock in
-    the artifact store, ``targets`` the Pythons and platforms it is for, ``packages`` how many it has for the largest.
-    Sessions fetch ``fetched_bytes`` at most, and ``image_bytes`` more where the image's own packages do not satisfy it,
-    the largest of which is ``image_largest``; zero where the index or the tool tells no sizes.
+    ``source`` is the file that lists them. The rest is known once they are locked: ``digest`` names the lock in the
+    artifact store, ``targets`` are its Pythons and platforms, ``packages`` their largest number. Sessions download at
+    most ``fetched_bytes``, and ``image_bytes`` more if the image's packages do not satisfy it, the largest of which is
+    ``image_largest``; 0 if sizes are unknown.
     """
 
     source: str
     digest: str = ""
     targets: tuple[str, ...] = ()
     packages: int = 0
-    fetched_bytes: int = field(default=0, compare=False)  # told, and no part of which packages these are
+    fetched_bytes: int = field(default=0, compare=False)  # reported; not part of the identity
     image_bytes: int = field(default=0, compare=False)
     image_largest: str = field(default="", compare=False)
 
 
 def _source(kind: type[Code] | type[Requirements], why: str, remedy: str) -> Rule:
-    """Return the rule of a path; empty: none at all."""
+    """Return the rule of a path; an empty one means none."""
     text = matching("(?s).*", why, remedy)
     return Rule(lambda value: kind(text.read(value)) if value != "" else None, _source_table, place=True)
 
@@ -341,9 +336,9 @@ _REQUIREMENTS = _source(
 class JobSpec:
     """The definition of one job.
 
-    ``weight`` is the worth of one useful hour relative to other jobs. ``steps_per_hour`` is the prior on the
-    reference device, ``device_speedup`` the prior gain of n devices (index n - 1) over one; both are replaced by
-    measurements. ``{python}`` and ``{payload}`` in ``command`` are filled in where the job runs.
+    ``weight`` is the value of one productive hour relative to other jobs. ``steps_per_hour`` is the prior on the
+    reference device, ``device_speedup`` the prior speed-up of n devices (index n - 1) over one; measurements replace
+    both. ``{python}`` and ``{payload}`` in ``command`` are replaced where the job runs.
     """
 
     name: Annotated[str, keys.NAME, Option("Name of the job. Default for a script: that of its folder.")]
@@ -416,10 +411,10 @@ class JobSpec:
         Option("Device hours that it may use, or all jobs of a --halving sweep, such as 12h.", "--budget", "TIME"),
     ] = None
     agent: str = ""  # who added it, if that was a coding agent
-    halving: Halving | None = None  # None: it trains to its target step whatever others of its sweep come to
-    sweep: Annotated[str, keys.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
+    halving: Halving | None = None  # None: it trains to its target step, whatever the others of its sweep reach
+    sweep: Annotated[str, keys.NAME] = ""  # the sweep that it belongs to; lists show a sweep as one row
     expects: Annotated[str, keys.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
-    whole: Annotated[  # it knows nothing of checkpoints: its one step is the whole run, in one session
+    whole: Annotated[  # no checkpoints: its only step is the whole run, in one session
         bool,
         Rule(keys.SESSION.read, lambda whole: whole or None),
         Option(

@@ -1,4 +1,4 @@
-"""Read a TOML file, with one clear problem when that is not possible, and find the line on which a key stands."""
+"""Read TOML files, with clear errors, and find the line of a key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.problem import Problem, ProblemsFound
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the document in ``path``; raises ProblemsFound when it is missing, unreadable or no TOML."""
+    """Return the document in ``path``. Raises ProblemsFound if it is missing, unreadable or invalid."""
     try:
         return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
     except FileNotFoundError:
@@ -22,11 +22,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         why = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise ProblemsFound([Problem(str(path), "", "", why, "check what it is and who may read it")]) from None
     except (ValueError, RecursionError) as error:
-        # ValueError: no TOML, no UTF-8, or a number of more digits than Python reads.
+        # ValueError: invalid TOML or UTF-8, or a number with more digits than Python parses.
         raise ProblemsFound([Problem(str(path), "", "", f"is not TOML: {error}", "correct it and try again")]) from None
 
 
-# The line of a TOML file on which a key stands, so that a message can name it.
 _HEADER = re.compile(r"\[(?P<list>\[)?(?P<name>[^\[\]]+)\]")
 _KEY = re.compile(r"(?P<name>[\w\"'. -]+?)\s*=")
 _PART = re.compile(r"\"([^\"]*)\"|'([^']*)'|([\w-]+)")
@@ -36,15 +35,12 @@ Keys = tuple[str | int, ...]
 
 
 def placed(problem: Problem) -> Problem:
-    """Return a problem with the line of its key, or of the table around it; unchanged where its file has none."""
+    """Return a problem with the line of its key, or of the table around it, if it is known."""
     return replace(problem, line=line_of(problem.file, problem.key)) if problem.line is None else problem
 
 
 def line_of(file: str, key: str) -> int | None:
-    """Return the line of a dotted key such as ``pools.kaggle.limit``; None for a file that cannot be read.
-
-    Entries of a list go by their ``name`` or number. A key that is missing has the line of its table.
-    """
+    """Return the line of a dotted key (list entries by name or number), else of its table; None without a file."""
     path = Path(file)
     if not path.is_file():  # a pipe can be read only once
         return None
@@ -58,7 +54,7 @@ def line_of(file: str, key: str) -> int | None:
 
 
 def _where(document: Any, key: str) -> Keys:
-    """Return the keys and numbers that lead to a dotted key, as far as the document has them."""
+    """Return the keys and indexes of a dotted key, as far as they exist in the document."""
     path: list[str | int] = []
     while key:
         here = [(at, word, inner) for at, word, inner in _entries(document) if f"{key}.".startswith(f"{word}.")]
@@ -71,7 +67,7 @@ def _where(document: Any, key: str) -> Keys:
 
 
 def _entries(document: Any) -> list[tuple[str | int, str, Any]]:
-    """Return (key or number, word for it, value); an entry of a list goes by its name as well."""
+    """Return (key or index, its word, value) of each entry; list entries also by their name."""
     if isinstance(document, dict):
         return [(key, str(key), inner) for key, inner in document.items()]
     if not isinstance(document, list):
@@ -104,7 +100,7 @@ def _lines(text: str) -> dict[Keys, int]:
 
 
 def _inside(path: Keys, parts: list[str], counts: dict[Keys, int]) -> Keys:
-    """Return the path of a table, with the number of the newest entry of each list on the way."""
+    """Return the path of a table, with the index of the newest entry of each list in it."""
     for part in parts:
         path = (*path, part)
         path = (*path, counts[path]) if path in counts else path

@@ -26,13 +26,9 @@ _SECONDS = 120
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # otherwise git fetches a missing object, by a program that the repository may name
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-    "LC_ALL": "C",
-}
+    "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C",
+}  # fmt: skip
 _SUBMODULE = b"160000"
 _KEPT_BY_GIT = ("HEAD", "packed-refs", "refs", "reftable", "objects")
 _FILE_MAX = 4096
@@ -46,10 +42,7 @@ class GitBlob(NamedTuple):
 
 
 class WorkTree(NamedTuple):
-    """A work tree: the names that git tracks or does not ignore, its commit, and the content of that commit.
-
-    ``commit`` is empty before the first commit; ``moved``: a submodule is not at its recorded commit.
-    """
+    """The names that git tracks or does not ignore, the commit ("" before the first), and if a submodule has moved."""
 
     names: frozenset[bytes]
     commit: str
@@ -67,10 +60,7 @@ def _root(folder: Path) -> Path | None:
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse a ``.git`` that points to the repository of another folder, whose content would be packed.
-
-    A worktree or a submodule points to another folder too, but that repository points back to it.
-    """
+    """Refuse a ``.git`` of another folder's repository, unless that points back, as for worktrees and submodules."""
     root = _root(folder)
     if root is None or (not (root / ".git").is_symlink() and _owns(root, root / ".git")):
         return

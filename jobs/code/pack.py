@@ -27,10 +27,7 @@ _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 
 
 def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
-    """Write the bytes of all files, concatenated; return the code with digest and sizes, and the listing.
-
-    Raises CodeError, and after reading everything SecretsFound.
-    """
+    """Write the bytes of all files; return code (digest, sizes) and listing. Raises CodeError and SecretsFound."""
     folder = _folder(code)
     packing = _Taking(folder)
     commit, dirty = _of_commit(packing, code.revision, sink) if code.revision else _of_folder(packing, sink)
@@ -194,11 +191,7 @@ def too_many(folder: Path) -> CodeError:
 
 
 def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None:
-    """Return the kind and the bytes of an entry; None if it does not exist or is behind a link.
-
-    The kind is ``file``, ``program`` or ``link``, whose bytes are its target. Raises CodeError for other kinds, and for
-    more than ``bytes_max`` bytes.
-    """
+    """Return kind (link: bytes are its target) and bytes of an entry; None if it is absent. Raises CodeError."""
     path = PurePosixPath(os.fsdecode(name))
     try:
         with folder_below(folder, str(path.parent)) as place:

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from jobs.child_process import child_environment, run_child
 from jobs.payload.bounded_file import read_bounded
-from jobs.payload.lane.environment import Installed, rules, unmet
+from jobs.payload.lane.environment import LINE_CHARACTERS, SIGNED, Installed, rules, unmet
 from jobs.payload.store.lock import BadLock, Lock, Pin, canonical, requirement_lines, target_name
 from jobs.problem import InvalidInput
 
@@ -73,10 +73,7 @@ class Demands:
 
 
 def read_demands(source: Path) -> Demands:
-    """Read a requirements file, a pyproject.toml, a uv.lock beside one, the header of a script, or a folder of these.
-
-    Raises RequirementsError for references outside of the folder and the package index, and for empty requirements.
-    """
+    """Read requirements of a file, project, uv.lock, script or folder. Raises RequirementsError."""
     if source.is_dir():
         files = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
         if not files:
@@ -316,9 +313,7 @@ def parse_target(python: str, where: str) -> PythonTarget:
 
 
 _SECONDS = 900
-_SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
-_LINES_TOLD = 8
-_LINE_CHARACTERS = 400
+_LINES_SHOWN = 8
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
 # The variables that a job or the daemon's environment may pass to a tool: package indexes and how to reach them.
 # Any other variable could name a program, a file to read or a file to write.
@@ -327,14 +322,10 @@ _UV_SAYS = re.compile(
     r"SYSTEM_CERTS|HTTP_TIMEOUT)"
 )
 _PIP_SAYS = {
-    "PIP_INDEX_URL": "--index-url",
-    "PIP_EXTRA_INDEX_URL": "--extra-index-url",
-    "PIP_FIND_LINKS": "--find-links",
-    "PIP_TRUSTED_HOST": "--trusted-host",
-    "PIP_PROXY": "--proxy",
-    "PIP_CERT": "--cert",
+    "PIP_INDEX_URL": "--index-url", "PIP_EXTRA_INDEX_URL": "--extra-index-url", "PIP_FIND_LINKS": "--find-links",
+    "PIP_TRUSTED_HOST": "--trusted-host", "PIP_PROXY": "--proxy", "PIP_CERT": "--cert",
     "PIP_DEFAULT_TIMEOUT": "--timeout",
-}
+}  # fmt: skip
 _UV = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "UV_KEYRING_PROVIDER": "disabled"}
 _PIP = {"PIP_CONFIG_FILE": os.devnull}
 
@@ -370,10 +361,7 @@ def find_tools() -> PackageTools:
 def resolve(
     tools: PackageTools, demands: Demands, target: PythonTarget, variables: Mapping[str, str]
 ) -> tuple[Pin, ...]:
-    """Return the resolved packages of the demands on a target, by name.
-
-    ``variables`` are those of the job, which may name an index. Raises NoWheel, OSError.
-    """
+    """Return the packages for a target, by name, from an index that ``variables`` may name. Raises NoWheel, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-lock-") as name:
         folder = Path(name)
         requirements, bounds = folder / "requirements.in", folder / "constraints.txt"
@@ -390,10 +378,7 @@ def resolve(
 def sizes(
     tools: PackageTools, pins: Sequence[Pin], target: PythonTarget, variables: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the size in bytes of each package of a lock on a target, by canonical name, if uv and the index report it.
-
-    Sizes are for display only: an error of uv gives an empty result. Raises OSError.
-    """
+    """Return the bytes of each package of a lock by canonical name; {} if uv or the index does not report them."""
     if not tools.uv:
         return {}
     with tempfile.TemporaryDirectory(prefix="schedctl-sizes-") as name:
@@ -484,11 +469,8 @@ def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target:
         )
         for entry in installs
     }
-    markers = {
-        "python_version": target.python,
-        "python_full_version": f"{target.python}.0",
-        "platform_machine": target.machine,
-    }
+    python = {"python_version": target.python, "python_full_version": f"{target.python}.0"}
+    markers = {**python, "platform_machine": target.machine}
     for missing in unmet(rules(), demands.lines, there.get, {}, markers):
         asker = missing.by or "this job"
         raise NoWheel(
@@ -533,10 +515,10 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise NoWheel(f"{Path(words[0]).name} did not end within {_SECONDS // 60} minutes") from None
     if ended.returncode:
-        output = _SIGNED.sub("://***@", (ended.stderr + ended.stdout).decode(errors="replace"))
+        output = SIGNED.sub("://***@", (ended.stderr + ended.stdout).decode(errors="replace"))
         lines = output.strip().splitlines()
         raise NoWheel(
-            "\n".join(line[:_LINE_CHARACTERS] for line in lines[-_LINES_TOLD:])
+            "\n".join(line[:LINE_CHARACTERS] for line in lines[-_LINES_SHOWN:])
             or f"{Path(words[0]).name} ended with {ended.returncode} and said nothing"
         )
 
@@ -545,11 +527,7 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
 def make_lock(
     source: Path, demands: Demands, targets: Mapping[PythonTarget, Sequence[str]], variables: Mapping[str, str]
 ) -> Lock:
-    """Return the lock of the demands for all ``targets``, each with the names of its pools.
-
-    ``variables`` are those of the job, which may name another index.
-    Raises RequirementsError, which names a package without a wheel, and OSError.
-    """
+    """Return the lock for all ``targets``; ``variables`` may name an index. Raises RequirementsError, OSError."""
     tools = find_tools()
     pins = {}
     for target, pools in sorted(targets.items()):

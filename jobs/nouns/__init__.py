@@ -1,1 +1,1 @@
-"""Nouns: what people declare, each as one dataclass that files are read into and that decisions are made on."""
+"""What people declare: dataclasses that files are read into and on which decisions are made."""

@@ -1,8 +1,8 @@
-"""Keys: what a dataclass declares of its fields, from which everything else that knows its keys is derived.
+"""Keys of jobs: what a dataclass declares of its fields, from which files and options are derived.
 
-A field that people write is annotated with its :class:`Rule`; with a :class:`Key` where its key is another word than
-the field's own without its unit; and with an :class:`Option` where the command line can set it. A field whose type is
-a dataclass is a table of that one's keys. A field without any of these is not written by people.
+A field that people write is annotated with its :class:`Rule`; with a :class:`Key` if its key differs from the field's
+name without unit; and with an :class:`Option` if the command line can set it. A field whose type is a dataclass is a
+table. Other fields are not written by people.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jobs.duration import YEAR_3000, parse_cycle, parse_duration, parse_instant,
 
 
 class Wrong(ValueError):
-    """Why a value cannot be used, and what would be right."""
+    """Why a value is invalid, and what would be right."""
 
     def __init__(self, why: str, remedy: str = "") -> None:
         super().__init__(why)
@@ -28,11 +28,7 @@ class Wrong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From ``least`` to ``most``, both included, in ``unit``; ``whole`` numbers only, if said so.
-
-    A number outside its range is a mistake in any unit (a step an hour, a billion of them a second), and one that a
-    plan or a database could not hold.
-    """
+    """A range of valid numbers from ``least`` to ``most``, both included, in ``unit``; ``whole``: integers only."""
 
     least: float
     most: float
@@ -40,12 +36,12 @@ class Range:
     whole: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return whether ``value`` is a number in the range; no truth value is, and neither is NaN."""
+        """Return whether ``value`` is a number in the range; booleans and NaN are not."""
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return number and self.least <= value <= self.most  # type: ignore[operator] # compared exactly, however large
 
     def nearest(self, value: Any) -> Any:
-        """Return the number in the range that is nearest to ``value``, the least one for NaN."""
+        """Return the nearest number in the range; the least one for NaN."""
         if self.holds(value):
             return value
         return self.most if value > self.most else self.least
@@ -62,10 +58,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How people write a value: ``read`` returns what they mean or raises ValueError, ``show`` is the way back.
+    """How people write a value: ``read`` parses it or raises ValueError, ``show`` is the inverse.
 
-    ``kind`` is its type on the command line. A ``place`` is a path, relative to the file that names it. ``off`` is in
-    no range. Where a value sets a field ``also``, it is read as a pair.
+    ``kind`` is its type on the command line. A ``place`` is a path, relative to its file. ``off`` is outside every
+    range. If the value also sets the field ``also``, it is read as a pair.
     """
 
     read: Callable[[Any], Any]
@@ -79,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field, and the one by which an older version called it, which still works."""
+    """The key of a field, and its name in older versions, which still works."""
 
     name: str
     old: str = ""
@@ -87,7 +83,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The option that sets a field: its help, and its flags where they are not those of the key."""
+    """The command-line option of a field: its help, and its flags if they differ from the key."""
 
     help: str
     flags: str = ""
@@ -98,8 +94,8 @@ class Option:
 class TableKey:
     """A key that people write, and the ``names`` of the fields that it sets.
 
-    It has a rule, or is a table of the keys of ``inner``, or a list of ``many`` of these. ``default`` is MISSING where
-    it must be written.
+    It has a rule, or is a table of the keys of ``inner``, or a list of ``many`` of these. ``default`` is MISSING for a
+    required key.
     """
 
     key: str
@@ -113,21 +109,21 @@ class TableKey:
 
     @property
     def flags(self) -> list[str]:
-        """Return the flags of its option; none where the command line cannot set it."""
+        """The flags of its option; none if the command line cannot set it."""
         if self.option is None:
             return []
         names = (name for name in (self.key, self.old) if name)
         return self.option.flags.split() or [f"--{name.replace('_', '-')}" for name in names]
 
     def of(self, record: Any) -> Any:
-        """Return the value that a record has, as its rule shows it."""
+        """Return the value in a record, as its rule shows it."""
         values = tuple(getattr(record, name) for name in self.names)
         return values if len(values) > 1 else values[0]
 
 
 @cache
 def keys_of(kind: Any) -> tuple[TableKey, ...]:
-    """Return the keys of a dataclass, in the order of its fields."""
+    """Return the keys of a dataclass in the order of its fields."""
     hints, plain = get_type_hints(kind, include_extras=True), get_type_hints(kind)
     entries = {entry.name: entry for entry in fields(kind)}
     result = []
@@ -147,7 +143,7 @@ def keys_of(kind: Any) -> tuple[TableKey, ...]:
 
 
 def paths(kind: Any) -> dict[str, TableKey]:
-    """Return the keys of a dataclass and those of its tables, as ``needs.dtype``."""
+    """Return the keys of a dataclass and of its tables, as ``needs.dtype``."""
     tables = {"": kind} | {f"{one.key}.": one.inner for one in keys_of(kind) if one.inner and not one.many}
     return {f"{prefix}{one.key}": one for prefix, inner in tables.items() for one in keys_of(inner)}
 
@@ -156,14 +152,13 @@ def _default(entry: Field[Any]) -> Any:
     return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
-# Readers: the rules by which people write the values of a job, each with what would be right instead.
-# Patterns are compiled when they are first used: every command imports this.
+# Patterns are compiled when they are first used, because every command imports this module.
 _CONFIDENTIAL = (
     r"(?ai:(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?))"
 )
-# Words of a vocabulary, and how many there may be.
+# Names that look confidential, but are tokens of a vocabulary or their maximum.
 _VOCABULARY = r"(?ai:(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN)"
-# What a session, its interpreter, its linker or its shell goes by.
+# Variables of a session, its interpreter, linker or shell.
 _RESERVED = (
     r"(SCHED|LD|DYLD|LC|BASH)_.*|PYTHON.*|PATH|HOME|SHELL|USER|LOGNAME|LANG|TZ|TMPDIR|TERM|IFS|ENV|VIRTUAL_ENV|"
     r"CUDA_VISIBLE_DEVICES"
@@ -178,12 +173,12 @@ REPOSITORY = (
 _KAGGLE = r"(?a)kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?"
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
-_TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
+_TEXT_MAX = 20_000  # characters of one text; a launch document has all of them
 _STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
 
 
 def storable(value: str) -> str:
-    """Return a text that every session can be given. Raises Wrong."""
+    """Return a text that can be passed to a session. Raises Wrong."""
     if len(value) > _TEXT_MAX:
         raise Wrong(f"a text of {len(value):,} characters", f"write at most {_TEXT_MAX:,}; put more into a file")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
@@ -199,13 +194,12 @@ def few(value: list[Any]) -> list[Any]:
 
 
 def is_remote(source: str) -> bool:
-    """Return whether an input comes from elsewhere than a folder of this machine."""
+    """Return whether an input is not a folder of this machine."""
     return re.match(_SCHEME, source) is not None
 
 
-# Rules of a kind of value.
 def matching(form: str, why: str, remedy: str) -> Rule:
-    """Return the rule of texts of one form."""
+    """Return the rule for texts that match a regular expression."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(form, value):
@@ -216,7 +210,7 @@ def matching(form: str, why: str, remedy: str) -> Rule:
 
 
 def one_of(why: str, *words: str) -> Rule:
-    """Return the rule of one of several words."""
+    """Return the rule for one of several words."""
     quoted = [f'"{word}"' for word in words]
 
     def read(value: Any) -> str:
@@ -228,7 +222,7 @@ def one_of(why: str, *words: str) -> Rule:
 
 
 def number(least: float, most: float, unit: str = "", *, whole: bool = False) -> Rule:
-    """Return the rule of numbers in a range."""
+    """Return the rule for numbers in a range."""
     bounds = Range(least, most, unit, whole)
 
     def read(value: Any) -> Any:
@@ -244,7 +238,7 @@ def number(least: float, most: float, unit: str = "", *, whole: bool = False) ->
 
 
 def span(least: int, most: int) -> Rule:
-    """Return the rule of times, in seconds."""
+    """Return the rule for durations in seconds."""
     bounds = Range(least, most, "seconds", whole=True)
 
     def read(value: Any) -> int:
@@ -258,7 +252,7 @@ def span(least: int, most: int) -> Rule:
 
 
 def or_off(rule: Rule, off: int | None = 0) -> Rule:
-    """Return a rule by which people may write "off" as well, which is stored as ``off``."""
+    """Return a rule that also accepts "off", which is stored as ``off``."""
 
     def read(value: Any) -> Any:
         if value == "off":
@@ -271,7 +265,6 @@ def or_off(rule: Rule, off: int | None = 0) -> Rule:
     return replace(rule, read=read, show=lambda value: "off" if value == off else rule.show(value), off=off)
 
 
-# Values that have a rule of their own.
 def words(value: Any) -> tuple[str, ...]:
     """Read a command."""
     if not value or not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -313,8 +306,8 @@ def _secrets(value: Any) -> tuple[str, ...]:
     if len(value) > _SECRETS_MAX:
         raise Wrong(f"{len(value)} secrets", f"name at most {_SECRETS_MAX}")
     for name in value:
-        # A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws).
-        if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so it is not repeated
+        # A secret's name is also its file's: in capitals it cannot clash with settings or accounts (kaggle, aws).
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so the message omits it
             raise Wrong("this is not a list of names of secrets", "use A to Z, 0 to 9 and _; never the value")
         if re.fullmatch(_RESERVED, name):
             raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
@@ -322,7 +315,7 @@ def _secrets(value: Any) -> tuple[str, ...]:
 
 
 def inputs(value: Any) -> Mapping[str, str]:
-    """Read where a job's inputs come from, by name."""
+    """Read the sources of a job's inputs, by name."""
     if not isinstance(value, dict) or not all(isinstance(source, str) and source.strip() for source in value.values()):
         remedy = 'write it like { base = "hf:org/name@main", tests = "/data/tests" }'
         raise Wrong("this must be a table of folders and repositories", remedy)
@@ -412,11 +405,7 @@ _GAIN = number(0.01, 1_024, "times one device")
 COMMAND = Rule(words)
 CYCLE = Rule(parse_cycle)
 DEVICES = Rule(
-    _device_range,
-    show=lambda ends: ends[0] if ends[0] == ends[1] else list(ends),
-    kind=int,
-    range=_DEVICES,
-    also="devices_max",
+    _device_range, lambda ends: ends[0] if ends[0] == ends[1] else list(ends), int, _DEVICES, also="devices_max"
 )
 ENVIRONMENT = Rule(_environment, show=dict)
 FRACTION = number(0, 1, "of the parent's target")

@@ -1,7 +1,7 @@
-"""Quotas as they are declared: limits of metered time or money. What they allow is computed in scheduler/core/quota.py.
+"""Declared quotas: limits of metered time or money. scheduler/core/quota.py computes what they allow.
 
-There are four kinds: a calendar period in a time zone (Kaggle's week, a daily budget), the same in money, a rolling
-span, and a span that opens with its first use (Studio Lab).
+Four kinds: a calendar period in a time zone (Kaggle's week, a daily budget), the same in money, a rolling span, and a
+span that opens with its first use (Studio Lab).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LENGTHS = {"day": DAY, "week": WEEK, "month": 31 * DAY}
 
 @dataclass(frozen=True, slots=True)
 class CalendarQuota:
-    """At most ``limit_seconds`` in each window of a calendar; with ``by_device``, times the devices of each session."""
+    """At most ``limit_seconds`` in each window of a calendar; ``by_device``: a second counts per device."""
 
     name: str
     limit_seconds: int
@@ -58,7 +58,7 @@ class RollingQuota:
 
 @dataclass(frozen=True, slots=True)
 class FirstUseQuota:
-    """At most ``limit_seconds`` in a span that opens with the first use after the span before it closed."""
+    """At most ``limit_seconds`` in a span that opens with the first use after the previous span."""
 
     name: str
     limit_seconds: int
@@ -82,13 +82,13 @@ Quota = CalendarQuota | RollingQuota | FirstUseQuota | MoneyQuota
 
 
 def charges_by_device(quota: Quota) -> bool:
-    """Return whether a second counts once for each device of its session."""
+    """Return whether a second counts once per device of its session."""
     return isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenQuota:
-    """A quota as a file has it, of whichever kind. ``charge`` is what an hour counts: for a session, or each device."""
+    """A quota as a file has it, of any kind; ``charge``: an hour counts per session or per device."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
 
@@ -104,7 +104,7 @@ class WrittenQuota:
 
 
 def read_quota(written: WrittenQuota) -> Quota:
-    """Return the quota that was written. Raises BadTable."""
+    """Return the quota of its kind. Raises BadTable."""
     kind, span, resets, limit = written.kind, written.span_seconds, written.resets, written.limit
     by_device, spans, money = written.charge == "device", kind in {"rolling", "first-use"}, kind.startswith("money-")
     in_time = f'write it like "30h", or use kind money-{kind}'
@@ -141,5 +141,5 @@ def read_quota(written: WrittenQuota) -> Quota:
 
 
 def longest_window(quota: Quota) -> int:
-    """Return the seconds of a quota's longest window, clock changes aside."""
+    """Return the seconds of a quota's longest window, without clock changes."""
     return quota.span_seconds if isinstance(quota, RollingQuota | FirstUseQuota) else _LENGTHS[quota.calendar.period]

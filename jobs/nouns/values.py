@@ -1,4 +1,4 @@
-"""Small values as people write them in settings: opening hours, limits, reset times, prices, zones."""
+"""Values as people write them in settings: opening hours, limits, reset times, prices, time zones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 
 
 class BadValue(ValueError):
-    """``why`` a text cannot be understood, and the ``remedy``.
+    """A value is invalid: ``why``, and the ``remedy``.
 
-    ``key`` is that of the value, where a table was looked at as a whole. ``beside`` is another key of the same table
-    that disagrees with this one, and is to blame when a person set it.
+    ``key`` is the value's key if a whole table was checked. ``beside`` is another key of the table that contradicts it,
+    and is to blame if a person set it.
     """
 
     def __init__(self, why: str, remedy: str, beside: str = "", key: str = "") -> None:
@@ -33,14 +33,14 @@ class BadValue(ValueError):
 
 
 class BadTable(ValueError):
-    """The values of a table that contradict each other: all of them, each with its key."""
+    """Values of a table that contradict each other, each with its key."""
 
     def __init__(self, values: Sequence[BadValue]) -> None:
         super().__init__("; ".join(map(str, values)))
         self.values = values
 
 
-# Whether a rule applies, the key that it blames, why, the remedy, and perhaps another key; see BadValue.
+# Whether a rule is broken, the key to blame, why, the remedy, and perhaps another key; see BadValue.
 Rule = tuple[object, str, str, str] | tuple[object, str, str, str, str]
 
 
@@ -69,7 +69,7 @@ class Reset:
 
 
 def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """Return what reads a text by ``parse``; values made by code pass as they are."""
+    """Return a reader for texts by ``parse``; values made by code are returned unchanged."""
 
     def read(value: object) -> object:
         if isinstance(value, DailyHours | Reset):
@@ -82,14 +82,14 @@ def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
 
 
 def one_line(text: str) -> str:
-    """Check that a text has no control characters: headers, paths and shells of others take none."""
+    """Return a text without control characters, which headers, paths and shells do not accept. Raises BadValue."""
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise BadValue("it has a control character, such as a line break", "write it in one line")
     return text
 
 
 def zone(text: str) -> str:
-    """Check the name of a time zone."""
+    """Return a valid time zone name. Raises BadValue."""
     try:
         ZoneInfo(text)
     except (ValueError, OSError, KeyError):
@@ -98,7 +98,7 @@ def zone(text: str) -> str:
 
 
 def did_you_mean_zone(text: str) -> str:
-    """Return the remedy for a zone that does not exist."""
+    """Return the remedy for an unknown time zone."""
     names = {name.lower(): name for name in available_timezones()}
     cities = {name.rpartition("/")[2].lower(): name for name in sorted(available_timezones())}
     wanted = text.lower()
@@ -185,19 +185,18 @@ def _weekday(text: str, remedy: str) -> int:
     return days[0]
 
 
-# Fields of declarations: types that say how a value is written, and markers for what a type cannot say.
 def key_of(name: str) -> str:
-    """Return the key by which a file sets a field: its name without the unit, which is written with the value."""
+    """Return the key of a field: its name without unit, because the value has the unit."""
     return name.replace("_seconds", "").replace("_microdollars", "")
 
 
 TABLE: dict[str, Any] = {"extra": "forbid", "alias_generator": key_of}
-"""What pydantic does with a dataclass that is a table of a file: unknown keys are refused."""
+"""pydantic's configuration for a dataclass that is a table of a file: unknown keys are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """``parse`` returns the value of what was written, for the type to hold against its own rules."""
+    """``parse`` converts what was written, before pydantic validates it."""
 
     parse: Callable[[Any], Any]
 
@@ -209,7 +208,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """``check`` returns the value that counts. Where the type is never written, ``form`` is what is."""
+    """``check`` converts the validated value. ``form`` is the type that is written, if it is another one."""
 
     check: Callable[[Any], Any]
     form: type | None = None
@@ -222,7 +221,7 @@ class After:
 
 
 class Bounds:
-    """Limits of a number or a text, by pydantic's names for them."""
+    """Limits of a number or text, by pydantic's names."""
 
     def __init__(self, **limits: Any) -> None:
         self.limits = limits

@@ -183,9 +183,6 @@ def _zone(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=65_536)
 def _instant(zone: str, ordinal: int, offset_seconds: int) -> int:
-    """Return the UTC second at which the wall clock of ``zone`` first shows (day, offset).
-
-    A skipped wall time is moved by the jump: where 02:00 becomes 03:00, 02:30 is 03:30.
-    """
+    """Return the UTC second of a local day and offset; a skipped wall time moves by the jump (02:30 to 03:30)."""
     local = datetime.fromordinal(ordinal) + timedelta(seconds=offset_seconds)
     return int(local.replace(tzinfo=_zone(zone)).timestamp())

@@ -55,10 +55,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @contextmanager
 def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a folder below ``root``; ``root`` may be a link, links below it are not followed.
-
-    With ``make``, missing folders are created and synced to disk. Raises OSError.
-    """
+    """Yield a descriptor of a folder below ``root``, without following links; ``make`` creates it. Raises OSError."""
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in PurePosixPath(relative).parts:

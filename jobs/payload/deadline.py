@@ -45,11 +45,7 @@ class Deadline:
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
     def watch(self, opened: socket.socket) -> socket.socket:
-        """Watch a connection too, and return it.
-
-        Its descriptor is duplicated, because TLS takes the socket over before the handshake and http.client drops it
-        when an answer starts.
-        """
+        """Watch a connection too, and return it; its descriptor is duplicated, since TLS takes the socket over."""
         with self._lock:
             self._sockets.append(socket.fromfd(opened.fileno(), opened.family, opened.type))
         if self._over:
@@ -104,10 +100,7 @@ class HttpAnswer(NamedTuple):
 
 
 def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> HttpAnswer:
-    """Send a request and return the answer, of any status; no redirect is followed.
-
-    Raises OSError, HTTPException or ValueError without a complete answer within ``seconds`` and ``bytes_max``.
-    """
+    """Return the answer to a request, without redirects. Raises OSError, HTTPException or ValueError if incomplete."""
     with Deadline(seconds) as deadline:
         try:
             answer: Any = opener(deadline).open(request, timeout=seconds)

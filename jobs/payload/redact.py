@@ -169,10 +169,7 @@ def _numbered(codes: Sequence[int], form: str, between: str) -> str:
 
 
 def _inside(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Return the encodings of ``data`` inside a longer text, for each offset within a block.
-
-    Characters that also depend on neighbouring data are left out.
-    """
+    """Return the encodings of ``data`` at each offset of a block, without characters that neighbours determine."""
     for before in range(5):  # the largest block of an encoding, in bytes
         texts = (encode(other * before + data + other * 9) for other in (b"\0", b"\1", b"\xff"))
         alike = "".join(chr(each[0]) if len(set(each)) == 1 else " " for each in zip(*texts, strict=False))

@@ -1,6 +1,6 @@
-"""The training command: what it gets, a process group on a leash, its output, its progress lines.
+"""The training command: its environment, its process group, its output and its progress lines.
 
-The environment that it is given is part of the training contract (docs/your-own-training.md).
+The environment is part of the training contract (docs/your-own-training.md).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOG_BYTES_MAX = 16 << 20
 TAIL_BYTES = 4000
 _PIECE_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 16
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # a script writes to a pipe: its lines would stay in a buffer for minutes
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # otherwise lines of a script stay in its buffer for minutes
 _INPUT = re.compile(r"\{input:(\w+)\}|\$(SCHED_INPUT_\w+)|\$\{(SCHED_INPUT_\w+)\}", re.ASCII)  # in a word
-# Ends with our end of its standard input, however we die, and takes its whole process group along.
+# Kills its process group when its standard input ends, which happens however this process dies.
 _LEASH = ("/bin/sh", "-c", "trap '' TERM INT HUP USR1; read _; kill -KILL 0")
 
 
 class Relay:
-    """Copies one stream of the command to one of ours, up to a cap, and remembers its end."""
+    """Copies a stream of the command to one of ours, up to a limit, and keeps its end."""
 
     def __init__(self, source: int, sink: int, prefix: str) -> None:
         os.set_blocking(source, False)
@@ -45,11 +45,11 @@ class Relay:
 
     @property
     def tail(self) -> str:
-        """The last lines, as text, without what is secret."""
+        """The last lines as text, redacted."""
         return (self._tail + _clean(self._line)).decode(errors="replace").strip()
 
     def copy(self) -> int | None:
-        """Copy a piece; return its length, 0 at the stream's end, None when nothing is there."""
+        """Copy a piece; return its length, 0 at the end of the stream, None if nothing is available."""
         try:
             piece = os.read(self.source, _PIECE_BYTES)
         except BlockingIOError:
@@ -58,7 +58,7 @@ class Relay:
         for line in lines:
             self._emit(line + b"\n")
         if len(self._line) > _LINE_BYTES_MAX + _kept_back():
-            # What may be the beginning of a secret is kept back until its end is there.
+            # The possible beginning of a secret is kept back until its end arrives.
             whole = hidden.whole(self._line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
             end = max(0, len(whole) - _kept_back())
             if end:
@@ -67,7 +67,7 @@ class Relay:
         return len(piece)
 
     def drain(self) -> None:
-        """Copy all that is there: the command is gone, though a helper of it may still hold the other end."""
+        """Copy all that is available after the command's end; a helper process may still hold the other end."""
         while self.copy():
             pass
         self._emit(self._line)
@@ -88,7 +88,7 @@ class Relay:
 
 
 def _kept_back() -> int:
-    """Return how many bytes of a line that is cut may belong to a secret."""
+    """Return how many bytes of a cut line may belong to a secret."""
     return 4 * hidden.longest
 
 
@@ -99,17 +99,17 @@ def _clean(line: bytes) -> bytes:
 
 
 class CommandProgress:
-    """The FIFO on which the command reports, as JSON lines."""
+    """The FIFO on which the command reports progress as JSON lines."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.path = path
-        # Opened for writing too, so that it neither ends nor blocks while the command has it closed.
+        # Opened for writing too, so that it neither ends nor blocks while the command has not opened it.
         self.source = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._line = b""
 
     def lines(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the objects that have arrived; anything else on the line is not for us."""
+        """Yield the JSON objects that have arrived; other lines are ignored."""
         with suppress(BlockingIOError):
             while piece := os.read(self.source, _PIECE_BYTES):
                 *lines, rest = (self._line + piece).split(b"\n")
@@ -132,10 +132,9 @@ class Spec(NamedTuple):
 
 
 class TrainingCommand:
-    """A started command, leader of nothing: its group belongs to a guard that dies with the agent.
+    """A started command, in the process group of a guard that dies with the agent. Raises OSError.
 
-    The group stays in the agent's session, so that a platform can find and end whatever is left by session id. Raises
-    OSError when the program cannot be started.
+    The group stays in the agent's session, so that a platform can find and end all of it by session ID.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -166,20 +165,20 @@ class TrainingCommand:
         self.errors = Relay(self._process.stderr.fileno(), err, spec.prefix)
 
     def exit_code(self) -> int | None:
-        """Return the exit status, minus the signal when one ended it; None while it runs."""
+        """Return the exit status, or minus the signal that ended it; None while it runs."""
         return self._process.poll()
 
     @property
     def process_id(self) -> int:
-        """The number of the command's own process."""
+        """The process ID of the command."""
         return self._process.pid
 
     def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the command itself: of SIGUSR1 its helpers may die, and of SIGTERM it tells them."""
+        """Send a signal to the command's own process only: helpers may die of SIGUSR1."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End whatever is left of the group, at once; returns when the guard is gone."""
+        """Kill the whole group, and return when the guard has ended."""
         with suppress(ProcessLookupError):
             os.killpg(self._guard.pid, signal.SIGKILL)
         if self._guard.returncode is None:
@@ -187,14 +186,14 @@ class TrainingCommand:
             os.close(self._leash)
 
     def close(self) -> None:
-        """End what is left of the group and close its output, in a process that outlives it."""
+        """Kill the rest of the group and close its output."""
         self.kill()
         with self._process:  # closes both streams
             pass
 
 
 def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, resume: bool) -> Spec:
-    """Return how to start a lane's command: its words with all placeholders filled in, and its environment."""
+    """Return how to start a lane's command: its words with placeholders filled in, and its environment."""
     folder = launch.lane_dir(order)
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
     environment = {
@@ -212,7 +211,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
         **folders(folder, resume=resume),
     }
-    environment.pop("SCHED_INPUT_PARENT", None)  # of a session that this one runs in
+    environment.pop("SCHED_INPUT_PARENT", None)  # of an outer session
     if prepared.parent:
         environment["SCHED_INPUT_PARENT"] = prepared.parent
     python = sys.executable
@@ -220,13 +219,11 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         packages = prepared.environment
         python = str(packages / "bin" / "python")
         environment["VIRTUAL_ENV"] = str(packages)
-        environment["PATH"] = os.pathsep.join(
-            filter(None, (str(packages / "bin"), environment.get("PATH") or os.defpath))
-        )
-    if order.whole and prepared.parent:  # what it begins with is what it evaluates
+        environment["PATH"] = os.pathsep.join((str(packages / "bin"), environment.get("PATH") or os.defpath))
+    if order.whole and prepared.parent:  # an evaluation scores its parent
         environment.setdefault("SCHED_INPUT_MODEL", prepared.parent)
     if order.whole:
-        # A script that knows the contract after all works as outside a session, and what it saves is output as well.
+        # A script that follows the contract works as outside a session, and its checkpoints are output too.
         output = folder / "command" / OUTPUT
         environment |= {"SCHED_OUTPUT_DIR": str(output), "SCHED_CHECKPOINT_DIR": str(output / "checkpoints")}
         environment |= {"SCHED_TARGET_STEP": "", "SCHED_PROGRESS": ""}
@@ -241,7 +238,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
 
 
 def folders(folder: Path, *, resume: bool) -> dict[str, str]:
-    """Return the contract's variables that name what is in a lane's folder."""
+    """Return the contract's variables for folders of the lane."""
     return {
         "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
         "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -250,11 +247,11 @@ def folders(folder: Path, *, resume: bool) -> dict[str, str]:
 
 
 def with_kit(path: str | None) -> str:
-    """Return a PYTHONPATH that makes `import trainer_kit` work in any script, behind what it had on its path."""
+    """Return a PYTHONPATH with trainer_kit at its end, so that any script can import it."""
     return os.pathsep.join(filter(None, (path, str(_PAYLOAD / "trainers"))))
 
 
 def _folder_of(match: re.Match[str], environment: dict[str, str]) -> str:
-    """Return the folder of an input that a word names; what names no input stays as it is."""
+    """Return the folder of an input that a word names; other words are unchanged."""
     name = match[2] or match[3] or f"SCHED_INPUT_{match[1].upper()}"
     return environment.get(name, match[0])

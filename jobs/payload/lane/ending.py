@@ -18,10 +18,7 @@ Outcome = Literal["finished", "yielded", "preempted", "failed"]
 
 
 class Stop(NamedTuple):
-    """A request to end: its reason, the scheduled second, and the ``outcome`` if the command ends.
-
-    ``error_class`` is the rule that the command broke, if any; ``at_deadline``: the session's time was over.
-    """
+    """A request to end: reason, scheduled second, ``outcome``, the broken rule if any, and if the time was over."""
 
     outcome: Outcome
     why: str
@@ -157,10 +154,7 @@ class StallLimits(NamedTuple):
 
 
 class StallWatch:
-    """Tracks the progress of a command. All instants and spans are scheduled seconds.
-
-    If two calls are more than ``pause_seconds`` apart, the machine was suspended; that time does not count.
-    """
+    """Tracks a command's progress in scheduled seconds; a gap above ``pause_seconds`` was a suspended machine."""
 
     def __init__(self, limits: StallLimits, pause_seconds: float) -> None:
         self._limits, self._pause = limits, pause_seconds

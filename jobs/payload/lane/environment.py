@@ -48,11 +48,7 @@ _TOLD_MAX = 12
 
 
 def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Transport) -> Path:
-    """Return an environment with the packages of a lane, perhaps built by an earlier session on this machine.
-
-    Raises Failure: ``environment`` if packages are missing or incompatible, ``network`` if no index answers, ``store``
-    for errors of the store or the disk.
-    """
+    """Return the environment of a lane's packages, perhaps an earlier one. Raises Failure."""
     try:
         lock = _read_lock(transport, packages)
         pins = _pins(lock, packages)
@@ -179,10 +175,7 @@ class _Build:
             raise
 
     def _wanted(self) -> dict[str, str]:
-        """Return the pins to install next, with reasons: those whose requirements the image does not meet.
-
-        Packages of the image are kept if they do: they fit each other and the devices.
-        """
+        """Return the pins to install next, with reasons; packages of the image stay if they meet all requirements."""
         requirements = rules()
         if requirements is None:
             return {name: "" for name, pin in self._pins.items() if name not in self._fetched and self._differs(pin)}
@@ -269,28 +262,17 @@ def _listed(names: list[str]) -> str:
 
 # Install exactly the listed packages with uv or pip, each with its digest.
 _VARIABLES = {
-    "UV_NO_CONFIG": "1",
-    "UV_PYTHON_DOWNLOADS": "never",
-    "UV_NO_PROGRESS": "1",
-    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "PIP_NO_INPUT": "1",
-    "PIP_NO_COLOR": "1",
-}
-_SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
+    "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_COLOR": "1",
+}  # fmt: skip
+SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
 _LINES_KEPT = 12
-_LINE_CHARACTERS = 400
+LINE_CHARACTERS = 400
 _NETWORK = (
-    "temporary failure in name resolution",
-    "name or service not known",
-    "network is unreachable",
-    "no route to host",
-    "connection refused",
-    "connection reset",
-    "failed to establish a new connection",
-    "error sending request",
-    "read timed out",
-    "dns error",
-)
+    "temporary failure in name resolution", "name or service not known", "network is unreachable", "no route to host",
+    "connection refused", "connection reset", "failed to establish a new connection", "error sending request",
+    "read timed out", "dns error",
+)  # fmt: skip
 _DISK = ("no space left on device", "disk quota exceeded")
 
 
@@ -308,10 +290,7 @@ class Tool(NamedTuple):
 
 
 def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
-    """Install the packages of the file ``listed`` into the environment of ``python``.
-
-    ``reasons`` are why the packages of the image do not suffice. Raises Failure, OSError.
-    """
+    """Install the packages of the file ``listed``; ``reasons`` say why they are needed. Raises Failure, OSError."""
     source = ("--no-index", "--find-links", str(tool.wheels)) if tool.wheels is not None else ()
     words = (*_words(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
     variables = {**os.environ, **tool.variables}
@@ -328,7 +307,7 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
     ) as process:
         if process.stdout is not None:
             for raw in process.stdout:
-                line = _SIGNED.sub("://***@", raw.decode(errors="replace").rstrip())[:_LINE_CHARACTERS]
+                line = SIGNED.sub("://***@", raw.decode(errors="replace").rstrip())[:LINE_CHARACTERS]
                 if line:
                     log(tool.lane, f"packages: {line}")
                     lines.append(line)
@@ -389,11 +368,7 @@ def unmet(
     pinned: Mapping[str, str],
     markers: Mapping[str, str],
 ) -> list[Unmet]:
-    """Return the unmet requirements, including those of dependencies; each package is checked once.
-
-    ``requirements`` is the module of :func:`rules`. ``pinned`` packages must have exactly that version. ``markers``
-    replace values of the environment in which markers are evaluated.
-    """
+    """Return the unmet requirements, transitively; ``markers`` replace values of the environment."""
     unmet_by_key: dict[tuple[str, str], Unmet] = {}
     ahead = [("", "", demand) for demand in demands]
     checked: set[tuple[str, str]] = set()

@@ -149,11 +149,7 @@ class FailureVerdict(NamedTuple):
 
 
 def classify(exit_code: int, errors: str) -> FailureVerdict:
-    """Return the error class of a command that ended by itself, from its exit status and the end of its standard error.
-
-    Messages of the kernel or driver count first, then the exceptions that ended the command, then its last lines, then
-    the signal.
-    """
+    """Return the class by kernel messages, else the exceptions at the end, else the last lines, else the signal."""
     killed_by = -exit_code if exit_code < 0 else exit_code - _SHELL_SIGNAL_BASE
     if exit_code == EXIT_DATA:
         return FailureVerdict("data", "the command could not read its data")
@@ -198,10 +194,7 @@ def _by_exceptions(lines: Sequence[str]) -> ErrorClass | None:
 
 
 def _groups(lines: Sequence[str]) -> list[list[str]]:
-    """Return the exceptions of each traceback, those that caused it included, oldest traceback first.
-
-    A line that reads like an exception counts too where no traceback is around it: rich prints those.
-    """
+    """Return the exceptions of each traceback with their causes, oldest first; also exceptions without one (rich)."""
     groups: list[list[str]] = []
     chained = inside = False
     for line in lines:

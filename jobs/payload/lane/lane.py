@@ -1,8 +1,8 @@
 """One lane: restore, run the command, publish its checkpoints, report, and end in time.
 
-One thread waits for whatever comes first: a progress line, output, a signal, the end of a background task, the next
-instant something is due. Slow work (restoring, publishing) is done by one background thread, so a store that hangs
-delays neither a heartbeat nor the deadline.
+One thread waits for the next progress line, output, signal, end of a background task, or due instant. Slow work
+(restoring, publishing) runs in one background thread, so that a hanging store delays neither heartbeats nor the
+deadline.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .meter import LaneMeter, checkpoint_times
 from .prepare import OUTPUT, Gathered, GpuWatch, Prepared, gather, prepare
 from .status import LaneStatus, PendingCheckpoint, UploadQueue, encode, leave_result
 
-# However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
+# The store gets at most ten heartbeats per wall second, however fast the scheduled clock runs.
 _BEAT_WALL_SECONDS = 0.1
 _ASK_AGAIN_BEATS = 10
-# Of the grace a platform gives after SIGTERM: until here the command may save, until there we publish and report.
+# Shares of a platform's grace after SIGTERM: the command may save, and the lane publishes and reports.
 _GRACE_COMMAND, _GRACE_PUBLISH = 0.7, 0.9
-# Looks that lie further apart than two heartbeats and this mean that the machine stood still.
+# A gap between polls above two heartbeats and this means that the machine was suspended.
 _PAUSE_WALL_SECONDS = 10.0
-# Of the stop margin: what is kept for the result once the last checkpoint is late.
+# Share of the stop margin that is reserved for the result if the last checkpoint is late.
 _MARGIN_RESULT = 0.25
 
 
@@ -45,7 +45,7 @@ class LaneProcess:
     """A lane from its start to its result."""
 
     def __init__(self, launch: Launch, order: LaneOrder, leash: int | None = None) -> None:
-        """``leash`` is a pipe whose other end the supervising agent holds: its end is ours."""
+        """``leash`` is a pipe whose other end the supervising agent holds; it ends with the agent."""
         self._launch, self._order, self._clock = launch, order, launch.clock
         self._transport = launch.transport()
         self._folder = launch.lane_dir(order)
@@ -62,11 +62,11 @@ class LaneProcess:
         self._progress: CommandProgress | None = None
         self._exit_code: int | None = None
         self._killed = False
-        self._store_fails = False  # the newest publication failed, and may yet succeed
+        self._store_fails = False  # the newest publication failed, and is retried
         self._stop: Stop | None = None
         self._failure: Failure | None = None
-        self.waits_until: int | None = None  # after the end: for an order of the job that continues here
-        self._asked_at: float | None = None  # the checkpoint asked for that is not published yet
+        self.waits_until: int | None = None  # after the end, for another job's order
+        self._asked_at: float | None = None  # when the unpublished checkpoint was requested
         self._beat_at = self._look_at = -math.inf
         self._ask_at = self._kill_at = math.inf
         self._give_up_at = launch.deadline - _MARGIN_RESULT * launch.stop_margin_seconds
@@ -75,7 +75,7 @@ class LaneProcess:
         self._watch = StallWatch(order.limits, 2 * self._beat_seconds + _PAUSE_WALL_SECONDS * self._clock.scale)
 
     def run(self) -> bool:
-        """Live; True when a result was left in the store or in the lane's folder."""
+        """Run the lane to its end; return whether a result was left in the store or the lane's folder."""
         try:
             self._prepare_folder()
             self._worker.start(
@@ -86,7 +86,7 @@ class LaneProcess:
                 self._tick(self._clock.now())
             ending = self._ending()
         except Exception as error:  # noqa: BLE001 - whatever happens, the daemon must learn of it
-            # What escapes as OSError is trouble with the disk under the working folder.
+            # An OSError here is a problem with the disk of the working folder.
             error_class: ErrorClass = "store" if isinstance(error, OSError) else "code"
             ending = Ending("failed", "the agent itself failed", error_class, f"{type(error).__name__}: {error}")
             log(self._order.lane, ending.message)
@@ -100,10 +100,8 @@ class LaneProcess:
         log(self._order.lane, f"{ending.outcome}: {ending.why}")
         return leave_result(self._transport, self._status.prefix, self._folder, document, self._order.lane)
 
-    # -- start ------------------------------------------------------------------------------------------------------
-
     def _prepare_folder(self) -> None:
-        """Begin with an empty folder: what an earlier start of this attempt left was published or is lost."""
+        """Start with an empty folder: results of an earlier start of this attempt were published or are lost."""
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("checkpoints", "command"):
             (self._folder / name).mkdir(parents=True)
@@ -111,7 +109,7 @@ class LaneProcess:
         self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
 
     def _start(self, prepared: Prepared | Exception) -> None:
-        """Start the command once all is in place."""
+        """Start the command once everything is prepared."""
         if isinstance(prepared, Failure):
             self._failure = prepared
             return
@@ -141,16 +139,16 @@ class LaneProcess:
         self._watch.begin(self._clock.now())
         self._gpus.start()
         status.command_at = int(self._clock.now())
-        if self._order.whole:  # it will not tell us where it is, and there is but one step
+        if self._order.whole:  # it reports no progress, and has only one step
             self._meter.feed({"step": 0}, self._clock.now())
             self._set_phase("training")
         for relay in (self._command.output, self._command.errors):
             self._selector.register(relay.source, selectors.EVENT_READ, relay)
 
-    # -- the loop ---------------------------------------------------------------------------------------------------
-
     def _wait(self) -> None:
-        due_at = min(self._beat_at, self._ask_at, self._kill_at, self._give_up_at, self._look_due_at())
+        due_at = min(self._beat_at, self._ask_at, self._kill_at, self._give_up_at)
+        if self._command is not None and not self._worker.busy:  # a busy worker's end is an event of its own
+            due_at = min(due_at, self._look_at)
         if not self._stop and self._exit_code is None:
             due_at = min(due_at, self._close_at(), self._watch.due_at(self._meter))
         for key, _ in self._selector.select(max(0.0, self._clock.wall_seconds_until(due_at))):
@@ -160,12 +158,8 @@ class LaneProcess:
             else:
                 key.data()
 
-    def _look_due_at(self) -> float:
-        """When to look for checkpoints again; a busy worker's end is an event of its own."""
-        return math.inf if self._worker.busy or self._command is None else self._look_at
-
     def _tick(self, now: float) -> None:
-        """Do whatever is due."""
+        """Do everything that is due."""
         self._worker.collect()
         self._reap()
         if self._wakeup.terminated:
@@ -184,7 +178,7 @@ class LaneProcess:
         self._publish_next(now)
 
     def _settled(self, now: float) -> bool:
-        """Whether nothing is left to be done, or no time to do it."""
+        """Return whether nothing is left to do, or no time to do it."""
         if now >= self._give_up_at:
             return True
         if self._command is None:
@@ -192,7 +186,7 @@ class LaneProcess:
         return self._exit_code is not None and not self._worker.busy and not self._uploads.pending()
 
     def _close_at(self) -> float:
-        """When the last checkpoint must be asked for, to be published by the stop margin."""
+        """Return when to request the last checkpoint, so that it is published before the stop margin."""
         return self._launch.closing_at - self._meter.closing_seconds
 
     def _read_progress(self) -> None:
@@ -207,7 +201,7 @@ class LaneProcess:
             self._watch.hear(self._meter, now)
             self._uploads.held_back_from = self._meter.lost_since if self._order.limits.loss_nan else None
             if first and self._meter.began_at is not None:
-                self._beat_at = -math.inf  # a caller that waits to see it train hears of it at once
+                self._beat_at = -math.inf  # report at once that it trains
                 self._plan_next_ask(now)
             if "save_failed" in line:
                 self._trouble(f"the command could not save: {self._meter.save_failed}")
@@ -218,7 +212,7 @@ class LaneProcess:
                     self._plan_next_ask(now)
 
     def _plan_next_ask(self, now: float) -> None:
-        """Plan the rest of the session again; its last checkpoint is the final one, which is not asked for here."""
+        """Plan the saves of the remaining session again. The last one is requested by the stop, not here."""
         if self._stop:
             return
         self._asked_at = None
@@ -229,20 +223,15 @@ class LaneProcess:
         self._ask_at = now + times[0] if len(times) > 1 else math.inf
 
     def _ask(self, now: float) -> None:
-        """Ask for a checkpoint, and again if none comes: libraries take signals for themselves (LLVM, under Triton)."""
+        """Request a checkpoint, again if none appears, because libraries take SIGUSR1 for themselves (LLVM)."""
         self._ask_at = now + max(_ASK_AGAIN_BEATS * self._beat_seconds, 4 * self._meter.expected_checkpoint_seconds)
         if self._command and self._exit_code is None and not (self._meter.saving or self._uploads.pending()):
             self._asked_at = now
             self._set_phase("saving")
             self._command.ask(signal.SIGUSR1)
 
-    # -- the end ----------------------------------------------------------------------------------------------------
-
     def _begin_stop(self, stop: Stop) -> None:
-        """Ask the command to save and end. A platform's SIGTERM overrules a gentler stop; nothing else does.
-
-        A command that has ended by itself is not asked, so no stop that comes later explains its end.
-        """
+        """Ask a running command to save and end. Only a platform's SIGTERM overrules an earlier stop."""
         if stop.outcome != "preempted" and self._exit_code is not None:
             return
         if self._stop and (self._stop.outcome == "preempted" or stop.outcome != "preempted"):
@@ -308,7 +297,7 @@ class LaneProcess:
             log(self._order.lane, f"the command left {result.files} files in ./{OUTPUT}{archived}{skipped}")
 
     def _orphaned(self) -> None:
-        """The supervising agent is gone: our run counts as lost, and may soon run elsewhere. Leave no trace."""
+        """The supervising agent has ended, so that this run counts as lost: kill the command and exit."""
         if self._command:
             self._command.kill()
         os._exit(1)
@@ -338,8 +327,6 @@ class LaneProcess:
                 errors=self._command.errors.tail if self._command else "",
             )
         )
-
-    # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def _publish_next(self, now: float) -> None:
         if self._worker.busy or self._command is None or now < self._look_at:
@@ -374,8 +361,6 @@ class LaneProcess:
             case _:
                 raise result
 
-    # -- reports ----------------------------------------------------------------------------------------------------
-
     def _set_phase(self, phase: Phase) -> None:
         self._status.phase = phase
         self._beat_at = -math.inf
@@ -398,9 +383,8 @@ class LaneProcess:
             log(self._order.lane, f"no heartbeat: {error}")
 
 
-# Signals and a background thread wake an event loop through one pipe, so that slow work never stops it.
 class Wakeup:
-    """Makes ``source`` readable at each signal and each ``wake``; remembers that we were asked to end."""
+    """Makes ``source`` readable at each signal and each ``wake``; ``terminated`` is set by SIGTERM and SIGINT."""
 
     def __init__(self) -> None:
         self.source, self._sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -408,18 +392,18 @@ class Wakeup:
         signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminate)
-        # A handler must be set for the wake-up to happen; the loop looks for itself which process ended.
+        # Without a handler there is no wake-up; the loop itself finds out which process ended.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # A SIGTERM that came while we were starting is delivered now.
+        # A SIGTERM during the start is delivered now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
     def wake(self) -> None:
-        """Make the source readable; may be called from any thread. A full pipe is awake already."""
+        """Make the source readable, from any thread; a full pipe is readable already."""
         with suppress(BlockingIOError):
             os.write(self._sink, b"\0")
 
     def drain(self) -> None:
-        """Make the source quiet again."""
+        """Empty the source."""
         with suppress(BlockingIOError):
             while os.read(self.source, 4096):
                 pass
@@ -429,7 +413,7 @@ class Wakeup:
 
 
 class Worker:
-    """Runs a task beside the event loop; ``wake`` is called, from the thread, when it has ended."""
+    """Runs a task in a thread beside the event loop; calls ``wake`` from the thread at its end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -444,7 +428,7 @@ class Worker:
         return self._thread is not None
 
     def start(self, task: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run ``task``; ``then`` gets its value, or the exception it raised, in ``collect``."""
+        """Run ``task``; ``collect`` will pass its value or exception to ``then``."""
         self._ended.clear()
         self._then = then
         # A daemon thread: a store that hangs must not keep the session from ending.
@@ -452,7 +436,7 @@ class Worker:
         self._thread.start()
 
     def collect(self) -> None:
-        """Hand over the result if the task has ended."""
+        """Pass the result on if the task has ended."""
         if self._thread is not None and self._then is not None and self._ended.is_set():
             self._thread.join()
             self._thread = None

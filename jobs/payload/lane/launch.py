@@ -29,11 +29,7 @@ class BadLaunch(Exception):
 
 
 class Packages(NamedTuple):
-    """The packages of a lane besides those of the image.
-
-    ``lock`` and ``wheels`` are folders of the store; ``wheels`` is empty if packages come from an index. ``target`` is
-    the required Python version and platform of the session.
-    """
+    """Packages of a lane: folders of lock and wheels ("": from an index), and the ``target`` that they are for."""
 
     lock: str
     target: str
@@ -154,10 +150,7 @@ def read_launch(path: Path) -> Launch:
 
 
 def read_order(data: bytes, launch: Launch, before: LaneOrder) -> Launch | None:
-    """Return the launch document for the lane that continues after ``before``; None if no job does.
-
-    It has the devices of the previous lane and its own addresses in the store. Raises ValueError, KeyError, TypeError.
-    """
+    """Return the launch document of the lane after ``before``; None if there is none. Raises as ``_fit``."""
     order = read_json(data)
     if (order["format"], order["run"], order["after"]) != (FORMAT, launch.run, before.lane):
         raise ValueError("an order of another lane or format")
@@ -213,10 +206,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
 
 
 def _fit(kind: Any, value: Any) -> Any:
-    """Return a value of the document converted to its type, recursively for NamedTuples and containers.
-
-    A field that is missing or null has its default. Raises KeyError, TypeError and ValueError.
-    """
+    """Convert a value to its type, recursively; null means the default. Raises KeyError, TypeError, ValueError."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return value

@@ -65,10 +65,7 @@ class LaneMeter:
 
     @property
     def closing_seconds(self) -> float:
-        """Time reserved for the last checkpoint: that of the slowest recent one plus a quarter.
-
-        With few checkpoints it is at least the time that earlier sessions needed.
-        """
+        """Time reserved for the last checkpoint: the slowest recent one plus a quarter, or the prior if longer."""
         slowest = CLOSING * max(self._durations[-_RECENT:], default=0.0)
         return slowest if len(self._durations) >= _TELLING else max(slowest, self._prior_closing_seconds)
 

@@ -41,10 +41,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: LaneStatus) -> Prepared:
-    """Check the devices, get secrets, data and inputs, unpack the code, install packages, restore a checkpoint.
-
-    Raises Failure.
-    """
+    """Check devices, get secrets, data and inputs, install code and packages, restore a checkpoint. Raises Failure."""
     devices = check_devices(launch.expected_devices)
     secrets = secrets_of(order.secrets, launch.secrets, launch.secret_store)
     try:
@@ -105,10 +102,7 @@ PURPOSE = "input."  # prefix of purposes that are inputs; the rest is the name
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
-    """Return the folder of each input of a lane, by variable. Raises Failure.
-
-    ``token`` is the token for the Hub; None: that of the environment, if any.
-    """
+    """Return the folders of a lane's inputs, by variable; ``token`` None: the environment's. Raises Failure."""
     result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
@@ -161,10 +155,7 @@ class Gathered(NamedTuple):
 
 
 def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
-    """Make the output folder of an ended command the finished checkpoint of ``step``. Raises OSError.
-
-    The folder is moved, not copied. If it was replaced by a link, the link is not followed.
-    """
+    """Move the output folder of an ended command into the checkpoint of ``step``; links stay links. Raises OSError."""
     partial = checkpoints / f".partial-{step:08d}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

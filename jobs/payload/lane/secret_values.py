@@ -28,10 +28,7 @@ VARIABLE = "SCHED_SECRETS"
 
 
 class SecretStore(NamedTuple):
-    """The secret store of a session: ``kind`` is ``ssm`` or ``secretsmanager``, ``prefix`` precedes each name.
-
-    ``endpoint`` is empty for AWS itself.
-    """
+    """A secret store: ``kind`` is ``ssm`` or ``secretsmanager``; ``endpoint`` is empty for AWS itself."""
 
     kind: str
     prefix: str
@@ -40,10 +37,7 @@ class SecretStore(NamedTuple):
 
 
 def take_given() -> dict[str, str]:
-    """Remove the passed secrets from the environment and return them; call it before starting other processes.
-
-    Raises ValueError for an invalid value.
-    """
+    """Remove the passed secrets from the environment and return them, before processes start. Raises ValueError."""
     text = os.environ.pop(VARIABLE, "")
     try:
         values = json.loads(text) if text else {}

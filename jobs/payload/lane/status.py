@@ -17,8 +17,9 @@ from .ending import FORMAT, Ending, Phase
 from .launch import LaneOrder, Launch
 from .meter import LaneMeter
 
+_MEASURED = ("step", "loss", "held_out_loss", "steps_per_second", "checkpoint_seconds", "gpu_memory_bytes")
 
-# Upload queue: finished checkpoints that are not yet in the store.
+
 class PendingCheckpoint(NamedTuple):
     """One checkpoint to publish; ``send`` may be called from any thread."""
 
@@ -40,10 +41,7 @@ class PendingCheckpoint(NamedTuple):
 
 
 class UploadQueue:
-    """Chooses the next checkpoint to publish. Steps never go backwards: an old or repeated one is skipped.
-
-    A folder is removed only when a newer checkpoint is in the store.
-    """
+    """Chooses the next checkpoint to publish, by step; removes a folder when a newer one is in the store."""
 
     def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
         self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
@@ -109,10 +107,7 @@ class UploadQueue:
         self.newest = published.manifest
 
     def reject(self, folder: Path) -> bool:
-        """Note that a folder can never be published; return whether this is the second one in a row.
-
-        A folder that the command has removed does not count.
-        """
+        """Note a folder that cannot be published; return whether it is the second one in a row (removed ones aside)."""
         self._done.add(folder)
         before, self._rejected = self._rejected, folder.is_dir()
         return before and self._rejected
@@ -165,18 +160,13 @@ class LaneStatus:
             "started_at": int(self._launch.started_at),
             "at": int(now),
             "phase": self.phase,
-            "step": meter.step,
-            "loss": meter.loss,
-            "held_out_loss": meter.held_out_loss,
-            "steps_per_second": meter.steps_per_second,
+            **{name: getattr(meter, name) for name in _MEASURED},
             "setup_seconds": None if began_at is None else max(0, int(began_at - self._launch.started_at)),
-            "checkpoint_seconds": meter.checkpoint_seconds,
             "checkpoint_step": newest.step if newest else None,
             "restored_step": restored.step if restored else None,
             "restored_from": restored.key if restored else None,
             "bad_manifests": [{"manifest": key, "why": hidden(why)} for key, why in self.bad_manifests],
             "devices": list(self.devices),
-            "gpu_memory_bytes": meter.gpu_memory_bytes,
             **meter.telemetry,
             "training_data": meter.training_data and without_secrets(meter.training_data, hidden),
             "message": hidden(self.trouble),

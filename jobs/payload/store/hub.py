@@ -87,10 +87,7 @@ def parse_repository(data: bytes) -> Repository:
 def fetch_repository(
     transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None, token: str = ""
 ) -> Repository:
-    """Download the repository pinned by the listing at ``prefix`` into ``target``, as ``fetch_tree`` does.
-
-    Raises HubDenied and what ``fetch_tree`` raises.
-    """
+    """Download the repository listed at ``prefix`` into ``target``. Raises HubDenied and as ``fetch_tree``."""
     with making_of(target) as making:
         repository = parse_repository(fetch_listing(transport, prefix, making))
         if not is_whole(target, repository.entries):
@@ -162,10 +159,7 @@ def ask(
 
 
 def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], bool] = lambda: False) -> _Answer:
-    """Call ``work``, with retries while it raises Again, and with more retries if it ``advanced``.
-
-    Raises ConnectionError if retries do not help, and what ``work`` raises.
-    """
+    """Return ``work()``, retried while it raises Again, longer if it ``advanced``. Raises ConnectionError."""
     tries, waited = 0, 0.0
     while True:
         try:

@@ -36,10 +36,7 @@ class Pin(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """A lock: ``demands`` are the requirements, ``targets`` the pinned packages by :func:`target_name`.
-
-    ``exact``: a package of the image replaces a pinned one only if it has the same version.
-    """
+    """A lock: requirements, pins by :func:`target_name`; ``exact``: an image's package needs the same version."""
 
     demands: tuple[str, ...]
     exact: bool

@@ -16,20 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bounds import (
-    ATTEMPT_MAX,
-    BYTES_MAX,
-    INSTANT_MAX,
-    LANE_MAX,
-    SPAN_MAX,
-    STEP_MAX,
-    Unfit,
-    brief,
-    clean,
-    measures,
-    read_json,
-    whole,
-)
+from .. import bounds
 
 FORMAT = 1
 _NAME = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/([0-9]{12})-([0-9]{6})\.json")
@@ -47,7 +34,7 @@ class BadManifest(ValueError):
 
     def __init__(self, key: str, why: str) -> None:
         self.key = key
-        self.why = clean(why, _WHY_MAX)
+        self.why = bounds.clean(why, _WHY_MAX)
         super().__init__(f"{key}: {self.why}")
 
 
@@ -123,7 +110,7 @@ def parse_manifest(key: str, data: bytes) -> Manifest:
     if named is None:
         raise BadManifest(key, "this is not a manifest's name")
     try:
-        document = read_json(data)
+        document = bounds.read_json(data)
     except ValueError as error:
         raise BadManifest(key, f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -147,35 +134,35 @@ def _build(document: dict[str, Any]) -> Manifest:
     if parent is not None and split_key(parent) is None:
         raise ValueError("parent is not a manifest's name")
     if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise ValueError(f"run {brief(run)} is no launch key")
+        raise ValueError(f"run {bounds.brief(run)} is no launch key")
     return Manifest(
         job=str(document["job"]),
-        step=_count(document, "step", STEP_MAX),
-        attempt=_count(document, "attempt", ATTEMPT_MAX),
+        step=_count(document, "step", bounds.STEP_MAX),
+        attempt=_count(document, "attempt", bounds.ATTEMPT_MAX),
         run=run,
-        lane=_count(document, "lane", LANE_MAX),
+        lane=_count(document, "lane", bounds.LANE_MAX),
         parent=parent,
-        created_at=_count(document, "created_at", INSTANT_MAX),
-        trained_seconds=_count(document, "trained_seconds", SPAN_MAX),
-        metrics=measures(document.get("metrics")),
+        created_at=_count(document, "created_at", bounds.INSTANT_MAX),
+        trained_seconds=_count(document, "trained_seconds", bounds.SPAN_MAX),
+        metrics=bounds.measures(document.get("metrics")),
         components=components,
     )
 
 
 def _component(entry: Any) -> Component:
-    name, digest, size = str(entry["name"]), str(entry["sha256"]), _count(entry, "bytes", BYTES_MAX)
+    name, digest, size = str(entry["name"]), str(entry["sha256"]), _count(entry, "bytes", bounds.BYTES_MAX)
     if not valid_component_name(name):
-        raise ValueError(f"component name {brief(name)}")
+        raise ValueError(f"component name {bounds.brief(name)}")
     if not _SHA256.fullmatch(digest):
-        raise ValueError(f"digest of {brief(name)}")
+        raise ValueError(f"digest of {bounds.brief(name)}")
     return Component(name, digest, size)
 
 
 def _count(document: Mapping[str, Any], name: str, high: int) -> int:
     try:
-        return whole(document[name], 0, high)
-    except Unfit as error:
-        raise ValueError(f"{name} {brief(document[name])} is {error}") from None
+        return bounds.whole(document[name], 0, high)
+    except bounds.Unfit as error:
+        raise ValueError(f"{name} {bounds.brief(document[name])} is {error}") from None
 
 
 def sha256_file(path: Path) -> str:

@@ -64,10 +64,7 @@ def encode_listing(entries: Iterable[Entry], limits: ListingLimits, **more: Any)
 
 
 def parse_listing(data: bytes, limits: ListingLimits) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
-    """Return the entries of a listing, by path, and the document they were in.
-
-    Raises BadListing unless all stay inside their folder, within the limits.
-    """
+    """Return the entries of a listing and its document. Raises BadListing beyond the limits or the folder."""
     if len(data) > limits.listing_bytes:
         raise BadListing(f"a listing of more than {limits.listing_bytes >> 20} MiB: the names are too long")
     try:
@@ -154,10 +151,7 @@ def code_prefix(digest: str) -> str:
 
 
 def unpack(folder: Path, digest: str, target: Path) -> tuple[Entry, ...]:
-    """Put the files of ``digest``, whose objects are in ``folder``, into the empty folder ``target``.
-
-    Every byte is checked. Raises BadListing, and OSError when the disk fails.
-    """
+    """Unpack the code ``digest`` of the store's ``folder`` into ``target``, verified. Raises BadListing, OSError."""
     with (folder / LISTING).open("rb") as stream:
         data = stream.read(CODE_LIMITS.listing_bytes + 1)
     if hashlib.sha256(data).hexdigest() != digest:
@@ -229,10 +223,7 @@ def tree_prefix(kind: str, digest: str) -> str:
 
 
 def encode_tree(kind: str, tree: Tree) -> bytes:
-    """Return the one form of a tree's listing. Raises BadListing for what no session would fetch.
-
-    The kind is part of it, so that the same folder given for two purposes is two trees.
-    """
+    """Return a tree's listing, which its ``kind`` (purpose) is part of. Raises BadListing if it is invalid."""
     data = encode_listing(tree.entries, LIMITS, kind=kind, pieces=tree.pieces)
     parse_tree(data)
     return data
@@ -329,10 +320,7 @@ def note_use(target: Path, seconds: float) -> None:
 
 
 def sweep_trees(cache: Path, before: float) -> list[str]:
-    """Remove the trees of a cache that no session was to read after ``before`` (wall seconds UTC); return their names.
-
-    What is being made is left alone, and what a killed process left in the making goes too. Raises OSError.
-    """
+    """Remove cached trees that no session reads after ``before`` (UTC seconds); return their names. Raises OSError."""
     removed = []
     for lock in sorted(cache.glob(".*.lock")):
         with lock.open("a") as stream:
@@ -516,10 +504,7 @@ def parse_mounted(data: bytes) -> Mounted:
 
 
 def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequence[Path]) -> MountPlace:
-    """Return where below ``roots`` the files are that the listing at ``prefix`` names.
-
-    Raises BadListing, also for files of other sizes; FileNotFoundError for what is not attached; OSError.
-    """
+    """Return where below ``roots`` a listing's files are. Raises BadListing, FileNotFoundError, OSError."""
     with making_of(target) as making:
         mounted = parse_mounted(fetch_listing(transport, prefix, making))
     candidates = {
