@@ -1,12 +1,15 @@
 """Calibration runs real steps of every kind of set-up, tells what it saw as it goes, and no failure ends the others."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.payload.trainers.calibrate import main
+from tests.lab.desk import REPOSITORY
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 
@@ -40,6 +43,14 @@ def test_every_set_up_is_tried_and_what_fails_says_why(tmp_path: Path, capsys: p
     assert "no optimizer" in by_name["impossible"]["error"]
     assert all(point["seconds"] > 0 for row in by_name.values() for point in row["points"])
     assert "impossible" in capsys.readouterr().out
+
+
+def test_the_script_measures_as_the_module_does(tmp_path: Path) -> None:
+    """It runs as a program on a platform, where a function below the call of main would be missing."""
+    out, script = tmp_path / "out.json", REPOSITORY / "jobs/payload/trainers/calibrate.py"
+    rows = json.dumps([{"shape": SHAPE, "points": [[1, 16]], **SETUPS[0]}])
+    subprocess.run([sys.executable, str(script), str(out), rows], check=True, timeout=300)
+    assert len(json.loads(out.read_bytes())["setups"][0]["points"]) == 1
 
 
 def test_when_time_is_over_the_rest_is_told_as_not_tried(tmp_path: Path) -> None:

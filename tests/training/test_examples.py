@@ -165,7 +165,7 @@ def test_it_runs_at_a_desk_and_goes_on_there(tmp_path: Path, example: str) -> No
     if example == "plain":
         (folder / "checkpoints/step-00002000").mkdir()  # half of one, without its meta.json
         environment["SCHED_TARGET_STEP"] = "1500"
-        assert "going on from checkpoints/step-00001000" in run()
+        assert "resuming from checkpoints/step-00001000" in run()
         assert (folder / "checkpoints/step-00001500/state.json").exists()
 
 

@@ -133,7 +133,7 @@ def lost_weights(base: Path) -> None:
 DAMAGE: dict[Callable[[Path], None], str] = {
     missing: "there is no model in",
     no_model: "is no model: it has no config.json",
-    an_adapter: "holds an adapter",
+    an_adapter: "has an adapter",
     no_weights: "has no weights",
     cut_off: "model.safetensors is not whole",
     no_shard: "lacks model-00002-of-00002.safetensors",
@@ -174,7 +174,7 @@ def test_damaged_checkpoints_and_rows_are_passed_over_and_made_anew(make_desk: C
     assert (last["outcome"], last["restored_step"], last["checkpoint_step"]) == ("finished", 6, 12), desk.log()
     assert "is damaged and was passed over" in desk.log()
     assert "are not whole, and are made again" in desk.log()
-    assert "going on from step 6, E0" in desk.log()
+    assert "resuming from step 6, E0" in desk.log()
     assert desk.newest()[1]["adapter_model.safetensors"] == newest["adapter_model.safetensors"]
 
 
@@ -187,7 +187,7 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     first = desk.session(cut=4)
     assert first["outcome"] == "preempted", desk.log()
     shutil.copytree(desk.folder / "cache/fits", desk.folder / "first/fits")
-    tried = [line.partition("once more with ")[2] for line in desk.log().splitlines() if "once more with" in line]
+    tried = [line.partition("trying again with ")[2] for line in desk.log().splitlines() if "trying again with" in line]
     assert tried == [
         "--rows-at-once 1",
         "--rows-at-once 1 --gradient-checkpointing half",
@@ -196,14 +196,14 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
         "--rows-at-once 1 --gradient-checkpointing offload --length 256 --changed length=512",
     ]
     second = desk.session(cut=first["checkpoint_step"] + 4)
-    assert "once more with" not in desk.log()
-    assert f"going on from step {first['checkpoint_step']}, E0" in desk.log(), desk.log()
+    assert "trying again with" not in desk.log()
+    assert f"resuming from step {first['checkpoint_step']}, E0" in desk.log(), desk.log()
     assert second["checkpoint_step"] > first["checkpoint_step"]
 
     another = make_desk("another", *options, "--cache", str(desk.folder / "first"), target=4)
     with_device(another, SHORT.format(tokens=256))
     assert another.session()["outcome"] == "finished", another.log()
-    assert "once more with" not in another.log()
+    assert "trying again with" not in another.log()
 
     least = ("--rows-at-once", "1", "--gradient-checkpointing")
     unasked = make_desk(

@@ -150,7 +150,7 @@ BAD = {
     "cut off": ("images/cut.png", "truncated"),
     "outside": ("../heldout.png", "it lies outside of the folder"),
     "neither": ("what is this?", "no base64"),
-    "nothing": (None, "no text says where it is"),
+    "nothing": (None, "it is not a text"),
 }
 
 

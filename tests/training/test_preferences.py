@@ -86,7 +86,7 @@ def test_a_cut_stage_ends_with_the_bits_of_one_that_was_not(name: str, make_stag
     assert 3 <= step < whole.target
     second = broken.run()
     assert second.codes == [0], second.said
-    assert "going on, E0" in second.said
+    assert "resuming, E0" in second.said
     assert broken.state() == whole.state()
     assert again + losses(broken) == told
     assert broken.metrics_kept()["exactness"] == 0
@@ -170,7 +170,7 @@ def test_a_reward_that_lies_elsewhere_is_the_same_and_another_is_not(
         moved.write_text(MANY_E)
         desk.command[-1] = shlex.join([sys.executable, str(moved)])
         run = desk.run()
-        assert ("going on, E0" in run.said) == goes_on, run.said
+        assert ("resuming, E0" in run.said) == goes_on, run.said
         assert ("reward was" in run.said) != goes_on
 
 

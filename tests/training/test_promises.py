@@ -111,7 +111,7 @@ def test_weights_of_a_family_that_are_shared_out_learn_the_same(
     assert alone.run().codes == [0]
     run = shared.run(ranks=2)
     assert run.codes == [0, 0], run.said
-    assert "shared out over 2 devices" in run.said
+    assert "sharded over 2 devices" in run.said
     assert losses(shared) == pytest.approx(losses(alone), abs=1e-3 if accelerators() else 1e-4)
 
 

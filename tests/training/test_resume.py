@@ -46,7 +46,7 @@ def test_a_cut_training_ends_with_the_bits_of_one_that_was_not(way: str, make_de
     assert 9 <= step < whole.target
     second = broken.run()
     assert second.codes == [0], second.said
-    assert f"going on from step {step}, E0" in second.said
+    assert f"resuming from step {step}, E0" in second.said
     assert broken.state() == whole.state()
     told += [entry for entry in broken.losses() if entry[1] is not None]
     assert told == losses, "also the first after the cut, which is a mean over steps before and after it"

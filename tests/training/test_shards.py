@@ -43,7 +43,7 @@ def test_what_is_shared_out_learns_the_same_and_is_resumed_with_the_same_bits(
     assert alone.run().codes == [0]
     run = whole.run(ranks=2)
     assert run.codes == [0, 0], run.said
-    assert "shared out over 2 devices" in run.said
+    assert "sharded over 2 devices" in run.said
     assert losses(whole) == pytest.approx(losses(alone), abs=1e-2 if "bf16" in way else CLOSE)
     first = broken.run(ranks=2, cut=9, told=1)
     assert first.codes == [0, 0], first.said

@@ -145,7 +145,7 @@ def test_a_file_of_deepspeeds_own_says_more_of_zero(make_desk: Callable[..., Des
     [
         (("--zero", "2", "--lora", "4"), "Of an adapter that is a hundredth"),
         (("--offload", "--optimizer", "adamw8bit"), "its states are those of --optimizer adamw"),
-        (("--zero", "1", "--shard", "on"), "--shard on shares weights out without DeepSpeed"),
+        (("--zero", "1", "--shard", "on"), "--shard on shards weights without DeepSpeed"),
         (("--zero", "1", "--stage", "dpo"), "it is for --stage sft"),
         (("--zero", "1", "--no-deepspeed"), "contradicts"),
         (("--deepspeed", "nowhere.json"), "nowhere.json"),

@@ -77,7 +77,7 @@ def test_layers_are_laid_on_the_devices_of_one_node(
 ) -> None:
     monkeypatch.setenv("SCHED_NODES", "2")
     assert tried(monkeypatch, Processes(), 2, "--use-4bit", "--shard", "on") == (2, [])
-    assert "devices of one node: leave one of both out" in capsys.readouterr().err
+    assert "devices of one node; omit one of them" in capsys.readouterr().err
 
 
 def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.lane.launch import read_nodes, spread
-from jobs.payload.trainers.nodes import told_to
+from jobs.payload.trainers.nodes import node_environment
 from tests.lab.patience import PATIENCE_SECONDS, until
 
 LAUNCHER = Path(__file__).parent.parent / "lab/launcher.py"
@@ -123,15 +123,15 @@ def test_a_node_is_told_its_devices_and_what_torchrun_asks_for() -> None:
         "SCHED_NODES": "2", "SCHED_NODE_DEVICES": "0,1;1", "SCHED_RENDEZVOUS": "n1:9", "SCHED_NODES_NEAR": "1",
         "SCHED_RUN_ID": "run", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_STEP_GPUS": "2,3",
     }  # fmt: skip
-    told = told_to(1, Path("/here"), lane)
+    told = node_environment(1, Path("/here"), lane)
     assert {name: text for name, text in told.items() if name.startswith("PET_") or name not in lane} == {
         "SCHED_NODE": "1", "SCHED_PROGRESS": "", "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "1",
         "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "n1:9", "PET_RDZV_ID": "run",
     }  # fmt: skip
     assert told["CUDA_VISIBLE_DEVICES"] == "3"
-    assert told_to(0, Path("/here"), {**lane, "SLURM_STEP_GPUS": ""})["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert node_environment(0, Path("/here"), {**lane, "SLURM_STEP_GPUS": ""})["CUDA_VISIBLE_DEVICES"] == "0,1"
     alone = {**lane, "SCHED_NODES": "1", "SCHED_NODE_DEVICES": "0"}
-    assert not [name for name in told_to(0, Path("/here"), alone) if name.startswith("PET_")]
+    assert not [name for name in node_environment(0, Path("/here"), alone) if name.startswith("PET_")]
 
 
 @pytest.mark.parametrize("change", [{"devices": []}, {"devices": [[]]}, {"launcher": []}, {"devices": [["x"]]}])

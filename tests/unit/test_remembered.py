@@ -85,4 +85,4 @@ def test_a_file_that_cannot_be_read_tells_nothing(text: str, tmp_path: Path) -> 
 def test_where_nothing_can_be_written_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fits").write_text("a file where a folder is wanted")
     kept(tmp_path, *SHORT)
-    assert "is not remembered for the next job" in capsys.readouterr().err
+    assert "cannot be saved for the next job" in capsys.readouterr().err

@@ -1,14 +1,14 @@
-"""Run a few real steps of some set-ups on this machine's card: peak memory and seconds a step, as JSON.
+"""Run a few real steps of set-ups on this machine's device: peak memory and seconds per step, as JSON.
 
-The weights are random in the shape that is asked for, so nothing is fetched and nothing is learned. A set-up runs in a
-process of its own and is one object, of which all but ``shape`` and ``points`` may be left out:
+Weights are random, in the requested shape: nothing is downloaded or learned. Each set-up runs in its own process and is
+one object, of which only ``shape`` and ``points`` are required:
 
     {"name": "6.7b lora", "shape": {"model_type": "llama", "hidden_size": 4096, ...}, "trainer": "finetune",
      "method": "lora", "rank": 16, "targets": "all", "dropout": 0, "optimizer": "adamw", "weights": "bf16",
      "autocast": true, "checkpointing": true, "compile": false, "points": [[1, 512], [4, 2048]]}
 
-A point is rows and tokens a row; with ``"image": [28, 28]`` each row of a vision model has an image of so many patches.
-``python calibrate.py OUT SETUPS.json [--seconds N]`` writes OUT after each set-up, so what was seen is never lost.
+A point is rows and tokens per row; with ``"image": [28, 28]`` each row of a vision model has an image of so many
+patches. ``python calibrate.py OUT SETUPS.json [--seconds N]`` writes OUT after each set-up, so that no result is lost.
 Needs torch, transformers, peft and accelerate; for 4 and 8 bits bitsandbytes.
 """
 
@@ -32,29 +32,19 @@ if TYPE_CHECKING:
     Step = Callable[[Any], None]
 
 DEFAULTS: dict[str, Any] = {
-    "name": "",
-    "trainer": "finetune",
-    "method": "lora",
-    "rank": 16,
-    "targets": "all",
-    "dropout": 0.0,
-    "optimizer": "adamw",
-    "weights": "bf16",
-    "autocast": True,
-    "checkpointing": False,
-    "compile": False,
-    "image": None,
-}
-_WARMING = 2  # steps of a point that are not timed
+    "name": "", "trainer": "finetune", "method": "lora", "rank": 16, "targets": "all", "dropout": 0.0,
+    "optimizer": "adamw", "weights": "bf16", "autocast": True, "checkpointing": False, "compile": False, "image": None,
+}  # fmt: skip
+_WARMING = 2  # steps per point that are not timed
 _TIMED = 4
-_LONG = 6.0  # seconds of timed steps of a point that are enough
+_LONG = 6.0  # seconds of timed steps per point that suffice
 _SETUP_LONGEST = 90.0
 _MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen2_vl"))
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the file asks for; 1 if nothing could be measured."""
+    """Measure the set-ups of a file; return 1 if nothing could be measured."""
     parser = argparse.ArgumentParser(prog="calibrate", description="Peak memory and seconds a step of real set-ups.")
     parser.add_argument("out", type=Path, metavar="OUT", help="file that is written after each set-up")
     parser.add_argument("setups", metavar="SETUPS", help="file with a list of set-ups, or the list itself")
@@ -67,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
-    """Measure set-ups one after the other, each in a process of its own, until ``seconds`` have passed."""
+    """Measure set-ups one after the other, each in its own process, until ``seconds`` have passed."""
     began = time.monotonic()
     context: Any = multiprocessing.get_context(_import_all())
     report: dict[str, Any] = {"versions": _versions(), "card": {}, "setups": []}
@@ -104,7 +94,7 @@ def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> 
 
 
 def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float) -> None:
-    """Take up what a set-up's process tells, as it tells it, until it is over or too late."""
+    """Collect the results that a set-up's process sends, until its end or a timeout."""
     while True:
         if not pipe.poll(max(0.0, until - time.monotonic())):
             row["error"] = row["error"] or "it took too long"
@@ -123,21 +113,18 @@ def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float
 
 
 def _in_child(setup: dict[str, Any], pipe: Any) -> None:
-    warnings.simplefilter("ignore")  # of libraries, about names that will change
+    warnings.simplefilter("ignore")  # deprecations inside libraries
     try:
         for measured in measure(setup):
             pipe.send(measured)
         pipe.send({"done": True})
-    except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; the failure is reported
+    except Exception as error:  # noqa: BLE001 - reported; a failed set-up must not end the others
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
     pipe.close()
 
 
 def measure(setup: dict[str, Any]) -> Any:
-    """Yield the card, then each point: bytes allocated and reserved at the peak, bytes of the context, seconds a step.
-
-    Points go from few tokens to many; the first that does not fit is the last, and says so.
-    """
+    """Yield the device, then each point with peak bytes and seconds per step, ascending until one does not fit."""
     import torch
 
     card = _card()
@@ -164,7 +151,7 @@ def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, len
     batch = make_batch(setup, model, rows, length, card["device"])
     seconds: list[float] = []
     for number in range(_WARMING + _TIMED):
-        if number == 1 and accelerated:  # the first step compiles, and makes the optimiser's states
+        if number == 1 and accelerated:  # the first step compiles, and creates the optimiser states
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -208,12 +195,12 @@ def _card() -> dict[str, Any]:
 
 
 def _import_all() -> str:
-    """Import what every set-up needs; return how to begin a process: as a copy, unless the card was touched."""
+    """Import what every set-up needs; return "fork", or "spawn" if CUDA is already initialised."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look for a card is not yet to use it
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # detect a GPU without initialising CUDA
     import torch
 
-    # bitsandbytes, which peft imports, opens the card; a process that is copied afterwards could not use it.
+    # bitsandbytes, which peft imports, initialises CUDA, which a forked process cannot use afterwards.
     names = ["accelerate", *_MODELS, *(["peft"] if importlib.util.find_spec("bitsandbytes") is None else [])]
     for name in names:
         try:
@@ -233,9 +220,8 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-# One set-up made ready to be tried: a model with random weights, its optimiser, a step, and rows to learn from.
 def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[Any], Step]:
-    """Return the model, what is trained of it, and a function that makes one step of the optimiser."""
+    """Return the model, its trained parameters, and a function that makes one optimiser step."""
     import torch
 
     model = make_model(setup, card["device"])
@@ -272,17 +258,17 @@ def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[An
 
 
 def make_model(setup: dict[str, Any], device: str) -> Any:
-    """Return a model with random weights, and an adapter unless all are trained."""
+    """Return a model with random weights, and with an adapter unless all weights are trained."""
     model = _model(setup, device)
     if setup["method"] != "full":
         model = _adapted(setup, model)
-        model.enable_input_require_grads()  # as Trainer's users do; a layer's input asks for a gradient
+        model.enable_input_require_grads()  # as users of Trainer do
     model.train()
     return model
 
 
 def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: Any, card: dict[str, Any]) -> Step:
-    """Return a step as finetune.py makes it."""
+    """Return a step like that of finetune.py."""
     import torch
 
     if TYPE_CHECKING or __package__:
@@ -312,7 +298,7 @@ def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: 
 
 
 def _model(setup: dict[str, Any], device: str) -> Any:
-    """Return a model with random weights, its frozen products in 4 bits for ``qlora``."""
+    """Return a model with random weights, its frozen linear layers in 4 bits for ``qlora``."""
     import torch
     import transformers
 
@@ -320,7 +306,7 @@ def _model(setup: dict[str, Any], device: str) -> Any:
     config = transformers.AutoConfig.for_model(shape.pop("model_type"), **shape)
     kind = transformers.AutoModelForImageTextToText if setup["image"] else transformers.AutoModelForCausalLM
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[setup["weights"]]
-    with torch.device(device):  # random numbers for 6.7B take a processor minutes
+    with torch.device(device):  # random weights of 6.7B take minutes on a CPU
         model = kind.from_config(config, dtype=dtype, attn_implementation="sdpa")
     model.config.use_cache = False
     if setup["method"] == "qlora":
@@ -329,7 +315,7 @@ def _model(setup: dict[str, Any], device: str) -> Any:
 
 
 def _to_four_bits(model: Any, device: str) -> None:
-    """Put NF4 with double quantisation in place of each product but the head, as loading in 4 bits does."""
+    """Replace linear layers, except the head, by NF4 with double quantisation, as loading in 4 bits does."""
     import bitsandbytes as bnb
     import torch
 
@@ -385,7 +371,7 @@ def _optimizer(name: str, trained: list[Any], *, fused: bool) -> Any:
 
 
 def make_batch(setup: dict[str, Any], model: Any, rows: int, length: int, device: str) -> dict[str, Any]:
-    """Return random rows that a model of text, or of text and images, learns from."""
+    """Return random rows for a model of text, or of text and images."""
     import torch
 
     config = model.config

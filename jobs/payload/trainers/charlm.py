@@ -1,8 +1,8 @@
-"""A small character language model that trains for real with nothing but NumPy.
+"""A small character language model that trains with NumPy only.
 
 Embedding of the last characters, one hidden layer, softmax, Adam. Reads ``train-*.jsonl`` and ``heldout.jsonl`` (one
-``{"text": ...}`` a line) below SCHED_DATA_DIR. Resumes bit for bit on the same machine: weights, Adam moments, random
-state and data position are all in the checkpoint, each in its own file.
+``{"text": ...}`` per line) from SCHED_DATA_DIR. Resumes bit-exactly on the same machine: weights, Adam moments, random
+state and data position are files of the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-# Before NumPy is loaded. One thread: lanes share a machine, and sums must come out the same each time.
+# Set before NumPy is loaded. One thread: lanes share a machine, and sums must be reproducible.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402 - after the lines above
 
-# Run as a script, the kit lies beside this file; as part of a package, it is a sibling.
+# Started as a script, this module has no package.
 if TYPE_CHECKING or __package__:
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
 else:
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Codes = NDArray[np.uint8]
 
-BLOCK_BYTES = 1 << 17  # a block of text is read at once, and trained on for BLOCK_STEPS
+BLOCK_BYTES = 1 << 17  # of text, which is trained on for BLOCK_STEPS
 BLOCK_STEPS = 32
 RECORD_BYTES_MAX = 1 << 20
 HELD_OUT_WINDOWS = 1024
 LOSS_MEMORY = 0.98
-WARM_UP_STEPS = 100  # until the rate is reached: Adam's first steps would undo what a parent learned
+WARM_UP_STEPS = 100  # Adam's first steps would otherwise undo what a parent learned
 ADAM_MEAN, ADAM_SQUARE, ADAM_FLOOR = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
 
 # Newline, printable ASCII, and one code for every other byte.
@@ -55,14 +55,14 @@ class UnreadableCorpus(Exception):
 
 
 class CharShape(NamedTuple):
-    """Sizes that a checkpoint is bound to."""
+    """The sizes of a model, which a checkpoint must match."""
 
     context: int
     embedding: int
     width: int
 
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the parameters, in the order in which they lie in the flat vector."""
+        """Return the shapes of the parameters in the order of the flat vector."""
         inputs = self.context * self.embedding
         return ((ALPHABET, self.embedding), (inputs, self.width), (self.width,), (self.width, ALPHABET), (ALPHABET,))
 
@@ -89,7 +89,7 @@ class CharModel:
         ]
 
     def _forward(self, windows: Codes) -> tuple[Floats, Floats, Floats, float]:
-        """Return inputs, activations, probabilities and mean loss (nats a character) of (n, context + 1) windows."""
+        """Return inputs, activations, probabilities and mean loss (nats per character) of (n, context + 1) windows."""
         embedding, hidden, hidden_bias, output, output_bias = self._parts(self.weights)
         inputs = embedding[windows[:, :-1]].reshape(len(windows), -1)
         active = np.maximum(inputs @ hidden + hidden_bias, 0)
@@ -101,11 +101,11 @@ class CharModel:
         return inputs, active, scores, float(-np.log(np.maximum(hit, 1e-12)).mean())
 
     def loss(self, windows: Codes) -> float:
-        """Return the mean loss of windows without learning from them."""
+        """Return the mean loss of windows, without learning."""
         return self._forward(windows)[3]
 
     def learn(self, windows: Codes, step: int, rate: float) -> float:
-        """Make Adam's step number ``step`` (from 1) on a batch; return the batch's loss before it."""
+        """Make step number ``step`` (from 1) on a batch; return the batch's loss before it."""
         _, hidden, _, output, _ = self._parts(self.weights)
         inputs, active, error, loss = self._forward(windows)
         error[np.arange(len(windows)), windows[:, -1]] -= 1
@@ -133,10 +133,7 @@ class CharModel:
 
 
 class Stream:
-    """The training text as blocks in a seeded random order, of which only the current one is in memory.
-
-    ``position`` counts blocks since the first step of the job; the generator draws windows inside a block.
-    """
+    """Training text in blocks in seeded order, one in memory; ``position`` counts blocks since the job's first step."""
 
     def __init__(self, data_dir: Path, seed: int, context: int) -> None:
         self._shards = [(path, path.stat().st_size) for path in sorted(data_dir.glob("train-*.jsonl"))]
@@ -149,7 +146,7 @@ class Stream:
         self._text: Codes = np.zeros(0, np.uint8)
 
     def seek(self, position: int) -> None:
-        """Make the block at ``position`` the current one, or the next that has enough text."""
+        """Load the block at ``position``, or the next one with enough text."""
         for candidate in range(position, position + len(self._blocks)):
             lap, place = divmod(candidate, len(self._blocks))
             order = np.random.default_rng((self._seed, lap)).permutation(len(self._blocks))
@@ -168,7 +165,7 @@ class Stream:
 
 
 def records(path: Path, start: int, length: int) -> Iterator[str]:
-    """Yield the texts of the lines that begin in ``path[start:start + length]``; others than records are skipped."""
+    """Yield the texts of the lines that begin in ``path[start:start + length]``; invalid lines are skipped."""
     with path.open("rb") as stream:
         if start:
             stream.seek(start - 1)
@@ -183,12 +180,12 @@ def records(path: Path, start: int, length: int) -> Iterator[str]:
 
 
 def encode(texts: Iterator[str]) -> Codes:
-    """Turn texts into codes, one after another with a newline between."""
+    """Return the codes of texts, separated by newlines."""
     return _CODE_OF_BYTE[np.frombuffer("\n".join(texts).encode(errors="replace"), np.uint8)]
 
 
 def held_out_sample(data_dir: Path, context: int) -> Codes | None:
-    """Return a fixed, evenly spread sample of held-out windows, or None when there is no such file."""
+    """Return evenly spaced held-out windows; None if there are none."""
     path = data_dir / "heldout.jsonl"
     if not path.exists():
         return None
@@ -212,7 +209,7 @@ class CharRun:
         self._training = training
         self.step = 0
         self.loss = float("nan")  # exponential mean over steps
-        self._start_loss: float | None = None  # held out, before the first step, of another job's weights
+        self._start_loss: float | None = None  # held-out loss of another job's weights, before the first step
         position = self._restore(training.resume_dir) if training.resume_dir else 0
         if training.parent_dir:
             self._begin_with(training.parent_dir)
@@ -228,7 +225,7 @@ class CharRun:
         self.loss = loss if self.step == 1 else LOSS_MEMORY * self.loss + (1 - LOSS_MEMORY) * loss
 
     def save(self) -> bool:
-        """Write a checkpoint with its held-out loss; False when the disk is full."""
+        """Write a checkpoint with its held-out loss; return False if the disk is full."""
         metrics = {"loss": self.loss} if self.step else {}
         if self._start_loss is not None:
             metrics["start_held_out_loss"] = self._start_loss
@@ -250,7 +247,7 @@ class CharRun:
         (folder / "state.json").write_text(json.dumps(state))
 
     def _begin_with(self, folder: Path) -> None:
-        """Take over the weights of another job's checkpoint, and nothing else of it."""
+        """Load only the weights of another job's checkpoint."""
         shape = json.loads((folder / "state.json").read_bytes())["shape"]
         if shape != list(self._model.shape):
             raise SystemExit(f"the parent has shape {shape}, not {list(self._model.shape)}: other options")
@@ -259,7 +256,7 @@ class CharRun:
             self._start_loss = self._model.loss(self._held_out)
 
     def _restore(self, folder: Path) -> int:
-        """Take over a checkpoint; return its data position."""
+        """Restore a checkpoint; return its data position."""
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         if (state["shape"], state["batch"]) != (list(self._model.shape), self._batch):
             raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options")
@@ -271,14 +268,14 @@ class CharRun:
 
 
 class CharPace:
-    """Holds training down to the speed of an emulated device, so that a rehearsal runs alike on every machine."""
+    """Limits the speed to that of an emulated device, so that a rehearsal is equal on all machines."""
 
     def __init__(self, steps_per_second: float) -> None:
         self._seconds = 1 / steps_per_second if steps_per_second else 0.0
         self._next = time.monotonic()
 
     def keep(self) -> None:
-        """Wait until the next step is due; time lost to a slow machine or a save is not made up for."""
+        """Wait until the next step is due; delays are not made up for."""
         now = time.monotonic()
         self._next = max(self._next + self._seconds, now - self._seconds)
         if self._next > now:
@@ -286,13 +283,13 @@ class CharPace:
 
 
 def emulated_speed(pace: float, gain: float) -> float:
-    """Return ``pace`` on one device and ``gain`` times that on two or more, by what CUDA_VISIBLE_DEVICES lists."""
+    """Return ``pace`` for one device, and ``gain`` times that for more in CUDA_VISIBLE_DEVICES."""
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return pace * (gain if len(devices) > 1 else 1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train until the target step, or until asked to stop."""
+    """Train until the target step or a stop request; return the exit status."""
     parser = argparse.ArgumentParser(description="Train a small character language model.")
     parser.add_argument("--width", type=int, default=128, help="hidden units")
     parser.add_argument("--context", type=int, default=16, help="characters the model sees")

@@ -1,8 +1,8 @@
-"""Merge LoRA adapters into their base: one model in 16 bit, as transformers, vLLM and llama.cpp's converter read it.
+"""Merge LoRA adapters into their base: one 16-bit model for transformers, vLLM and llama.cpp's converter.
 
-``python merge.py FOLDER --base BASE --adapter CHECKPOINT``. An adapter that was trained on the base in 4 bits is merged
-into the same base in 16 bit. One that began with another's adapter holds that one's part as well. Several adapters of
-one base, each trained by itself, are added up; the result has not been evaluated. Needs torch, transformers, peft.
+``python merge.py FOLDER --base BASE --adapter CHECKPOINT``. An adapter trained on a 4-bit base is merged into the same
+base in 16 bit. An adapter that was initialised from another one includes it. Adapters of one base that were trained
+independently are added up; the result has not been evaluated. Needs torch, transformers and peft.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING or __package__:
 else:
     from tuning.errors import TrainingRefused
 
-
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and the settings of generation
 _TERMS = ("LICENSE", "NOTICE")
@@ -29,7 +28,7 @@ _INDEX = ".index.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Merge as the command line says; 1 and a reason where that cannot be."""
+    """Merge as the command line says; return 1 after printing the reason if that is impossible."""
     parser = argparse.ArgumentParser(prog="merge", description="Merge LoRA adapters into their base, in 16 bit.")
     parser.add_argument("folder", type=Path, help="new or empty: the model is written there")
     parser.add_argument("--base", required=True, help="folder, or name on the Hub, of the 16 bit base")
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | None = None) -> None:
-    """Write the merged model into ``folder``. Raises TrainingRefused, which says what is wrong with which of them."""
+    """Write the merged model into ``folder``. Raises TrainingRefused if a base or an adapter cannot be used."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TrainingRefused(f"{folder} is there already and not an empty folder: name another one")
     place = _fetched(base)
@@ -75,13 +74,13 @@ def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | No
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     _copy_texts(place, folder)
-    # As the base says it: a newer library would write names that older servers and converters do not know.
+    # The base's own config.json: a newer library writes names that older servers and converters do not know.
     config["dtype" if "dtype" in config else "torch_dtype"] = str(dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _merged(model: Any, adapter: Path, base: str) -> Any:
-    """Return a model with an adapter's part added to its weights: in 32 bit, so that each is rounded once."""
+    """Return a model with an adapter added to its weights, in 32 bit, so that each weight is rounded once."""
     import torch
     from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
     from peft.tuners.lora import LoraLayer
@@ -113,7 +112,7 @@ def _check(adapter: Path, base: str, place: str) -> None:
         raise TrainingRefused(f"{adapter} has no {_ADAPTER}: a whole model needs no merging")
     path = adapter / _FINGERPRINT
     if not path.is_file():
-        print(f"merge: {adapter} does not say on which base it was trained; {base} is taken for it", file=sys.stderr)
+        print(f"merge: {adapter} does not name the base that it was trained on; {base} is used", file=sys.stderr)
         return
     if TYPE_CHECKING or __package__:
         from .tuning.base import base_digest
@@ -128,7 +127,7 @@ def _check(adapter: Path, base: str, place: str) -> None:
 
 
 def _fetched(base: str) -> Path:
-    """Return the folder of the base, from the Hub or its cache where it is no folder."""
+    """Return the folder of the base, downloaded from the Hub if ``base`` is no folder."""
     if Path(base).is_dir():
         place = Path(base).resolve()
     else:
@@ -144,7 +143,7 @@ def _fetched(base: str) -> Path:
 
 
 def _copy_texts(base: Path, folder: Path) -> None:
-    """Copy tokenizer, generation settings and terms as they are: a library that reads one wrongly writes it wrongly."""
+    """Copy tokenizer, generation settings and licence unchanged: a library may read and write them wrongly."""
     for path in base.iterdir():
         wanted = path.name in _TERMS or path.suffix in _TEXTS
         if path.is_file() and wanted and path.name not in _NOT_COPIED and not path.name.endswith(_INDEX):

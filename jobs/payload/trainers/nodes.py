@@ -1,10 +1,9 @@
 """Start a command once on each node of a session, as one program: signals reach all nodes, and when one dies, all end.
 
-``nodes.py all LAUNCHER [WORD ...] -- COMMAND [WORD ...]`` runs beside the agent. LAUNCHER, as srun, starts
-``nodes.py one FOLDER COMMAND [WORD ...]`` on each node, which tells the command what ranks.py and torchrun need to find
-the others. srun passes signals on to every process of a node, helpers too, which may die of them, and ends all at
-SIGTERM. So what the agent asks for goes there through its standard input, which it copies to all nodes. The standard
-library is all it needs.
+``nodes.py all LAUNCHER [WORD ...] -- COMMAND [WORD ...]`` runs beside the agent. LAUNCHER (srun) starts
+``nodes.py one FOLDER COMMAND [WORD ...]`` on each node, which sets the variables that ranks.py and torchrun need. srun
+sends signals to every process of a node, helpers included, and ends all of them at SIGTERM. Requests of the agent
+therefore go through its standard input, which srun copies to all nodes. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from pathlib import Path
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of the standard input stands for
-_LOOKS, _LOOK_SECONDS = 40, 0.5  # in so long the platform has told that a node is gone
+_POLLS, _POLL_SECONDS = 40, 0.5  # by then the platform has reported a lost node
 _RELAY_SECONDS = 0.5
 _SHELL_SIGNAL_BASE = 128
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
-    """Run the command on all nodes to its end; return its exit status, that of the first node that failed."""
+    """Run the command on all nodes to its end; return 0 or the exit status of the first node that failed."""
     folder = Path.cwd().parent / "nodes"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     progress = os.environ.get("SCHED_PROGRESS")
     far = Path(progress) if progress and not os.environ["SCHED_NODES_NEAR"] else None
     stopped, over = threading.Event(), threading.Event()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, *_STOPS})  # until there is somebody to tell
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, *_STOPS})  # no signal before the launcher runs
     words = [*launcher, sys.executable, str(Path(__file__).resolve()), "one", str(folder), *command]
-    there, write_end = os.pipe()  # it stays open as long as we live
-    started = subprocess.Popen(words, stdin=there, preexec_fn=_unblock)  # noqa: PLW1509 - this process has one thread
-    os.close(there)
+    read_end, write_end = os.pipe()  # the write end stays open as long as this process lives
+    started = subprocess.Popen(words, stdin=read_end, preexec_fn=_unblock)  # noqa: PLW1509 - this process has one thread
+    os.close(read_end)
 
     def ask(number: int, _frame: object) -> None:
         if number in _STOPS:
@@ -58,21 +57,21 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
     over.set()
     if relay:
         relay.join()
-    for _ in range(_LOOKS):
+    for _ in range(_POLLS):
         ends = sorted(folder.glob("ended-*"), key=lambda path: path.stat().st_mtime_ns)
         failed = [status for path in ends if (status := int(path.read_text()))]
         if failed or len(ends) == int(os.environ["SCHED_NODES"]):
             return failed[0] if failed else 0
-        # A node has not told yet how its command ended. If it is gone, its platform ends the session: we are stopped.
-        if stopped.wait(_LOOK_SECONDS):
+        # A node has not reported the end of its command. If it is lost, the platform ends the session.
+        if stopped.wait(_POLL_SECONDS):
             break
     if code:
-        print("nodes: a node ended without a word, so all end", file=sys.stderr)
+        print("nodes: a node ended without reporting an exit status, so all end", file=sys.stderr)
     return code if code >= 0 else _SHELL_SIGNAL_BASE - code
 
 
 def _relay(source: Path, sink: Path, over: threading.Event) -> None:
-    """Bring what the first process reports on another node, into a file, to the agent's pipe."""
+    """Copy the progress lines that rank 0 writes to a file on another node to the agent's pipe."""
     position, last = 0, False
     while not last:
         last = over.wait(_RELAY_SECONDS)
@@ -86,11 +85,11 @@ def _relay(source: Path, sink: Path, over: threading.Event) -> None:
 
 
 def start_one(folder: Path, command: Sequence[str]) -> int:
-    """Run the command on this node; return its exit status, which is left in ``folder`` as well."""
+    """Run the command on this node; write its exit status to ``folder`` and return it."""
     for number in _STOPS:
-        signal.signal(number, signal.SIG_IGN)  # a platform that ends all of a node tells the command too
+        signal.signal(number, signal.SIG_IGN)  # a platform that ends a node signals the command too
     node = int(os.environ[os.environ["SCHED_NODE_VARIABLE"]])
-    environment = told_to(node, folder, os.environ)
+    environment = node_environment(node, folder, os.environ)
     started = subprocess.Popen(
         list(command),
         env=environment,
@@ -107,7 +106,7 @@ def start_one(folder: Path, command: Sequence[str]) -> int:
 
 
 def _listen(started: subprocess.Popen[bytes]) -> None:
-    """Pass on to the command what is asked of it; end it when its supervisor is gone."""
+    """Send the requested signals to the command; kill its process group when standard input ends."""
     line = b""
     while piece := os.read(0, 4096):
         *lines, line = (line + piece).split(b"\n")
@@ -119,14 +118,14 @@ def _listen(started: subprocess.Popen[bytes]) -> None:
 
 
 def _as_usual() -> None:
-    """Run in the new process: it ends with us, and hears again what we ignore."""
+    """Run in the new process: let it end with us, and restore the default handlers."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)
 
 
-def told_to(node: int, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the command on a node, of those that its lane has."""
+def node_environment(node: int, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the command on a node, with the node's own devices."""
     nodes = int(environ["SCHED_NODES"])
     devices = [int(index) for index in environ["SCHED_NODE_DEVICES"].split(";")[node].split(",")]
     visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if environ.get("SLURM_STEP_GPUS") else []
@@ -137,7 +136,7 @@ def told_to(node: int, folder: Path, environ: Mapping[str, str]) -> dict[str, st
     elif not environ["SCHED_NODES_NEAR"] and environ.get("SCHED_PROGRESS"):
         environment["SCHED_PROGRESS"] = str(folder / "progress")
     if nodes > 1:
-        # What torchrun takes where its command line says nothing.
+        # Defaults of torchrun's command line.
         environment |= {
             "PET_NNODES": str(nodes), "PET_NODE_RANK": str(node), "PET_NPROC_PER_NODE": str(len(mine)),
             "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": environ["SCHED_RENDEZVOUS"],

@@ -1,8 +1,8 @@
-"""Bytes that a layer of a model keeps for each token, found by running it without weights, a card or numbers.
+"""Measure the bytes that a layer of a model keeps for each token, without weights or a GPU.
 
-``python probe.py SETUP`` takes one set-up of calibrate.py as JSON and prints the bytes. The forward pass of copies with
-one layer and with two, and of two lengths, is made on tensors that have a shape and no values (FakeTensorMode); what
-autograd saves is counted by storage, and the differences are what a layer keeps for a token.
+``python probe.py SETUP`` takes one set-up of calibrate.py as JSON and prints the bytes. It runs the forward pass with
+one and with two layers, and with two lengths, on tensors without values (FakeTensorMode), and counts the storages that
+autograd saves. The differences are what one layer keeps for one token.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING or __package__:
 else:
     from calibrate import DEFAULTS, make_model
 
-
 _LENGTHS = (64, 128)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the bytes of a token in a layer."""
+    """Print the bytes per token and layer; return the exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if len(words) != 1:
         print("usage: probe.py SETUP", file=sys.stderr)
@@ -34,17 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def layer_bytes(setup: dict[str, Any]) -> float:
-    """Return the bytes that a layer keeps for each token of a forward pass, nothing being computed again."""
+    """Return the bytes that a layer keeps for each token of a forward pass, without gradient checkpointing."""
     short, long = _LENGTHS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of libraries among themselves
+        warnings.simplefilter("ignore", FutureWarning)  # from libraries about each other
         saved = {(layers, length): _saved(setup, layers, length) for layers in (1, 2) for length in _LENGTHS}
     slope = (saved[2, long] - saved[1, long]) - (saved[2, short] - saved[1, short])
     return slope / (long - short)
 
 
 def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
-    """Return the bytes that autograd saves, weights aside."""
+    """Return the bytes that autograd saves for a forward pass, without weights."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -54,7 +53,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
     sizes: dict[int, int] = {}
     held: list[Any] = []
     with FakeTensorMode():
-        # Shapes alone, on a processor: what has no device at all has no attention either.
+        # On the CPU: the meta device has no attention kernels.
         parts = {
             name: torch.empty(part.shape, dtype=part.dtype, requires_grad=part.requires_grad)
             for name, part in (*model.named_parameters(), *model.named_buffers())
@@ -64,7 +63,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
         def pack(tensor: Any) -> Any:
             if _place(tensor) not in weights:
                 sizes[_place(tensor)] = tensor.untyped_storage().nbytes()
-                held.append(tensor)  # else its place would be given to the next
+                held.append(tensor)  # keep it, or its storage would be reused by the next tensor
             return tensor
 
         tokens = torch.zeros(1, length, dtype=torch.int64)
@@ -79,7 +78,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
 
 @contextlib.contextmanager
 def _as_if_real() -> Iterator[None]:
-    """Let transformers see that no row is packed, which it reads from numbers; else it makes a mask and copies keys."""
+    """Make transformers treat rows as not packed, which it reads from values; else it adds a mask and copies keys."""
     from transformers import masking_utils
 
     name = "find_packed_sequence_indices"

@@ -1,9 +1,8 @@
-"""Start one process a device, as one program: signals reach all of them, and when one dies, all end.
+"""Start one process per device, as one program: signals reach all of them, and when one dies, all end.
 
-``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` stands in for torchrun, which is killed by SIGUSR1, the
-agent's word for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
-On several nodes each starts its part of the program: SCHED_NODES, SCHED_NODE and SCHED_RENDEZVOUS tell which. The
-standard library is all it needs.
+``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` replaces torchrun, which is killed by SIGUSR1, the agent's
+signal for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun. On
+several nodes (SCHED_NODES, SCHED_NODE, SCHED_RENDEZVOUS) each starts its own part. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ _LAST_LINES_SECONDS = 5  # a process left behind by a rank may hold its output o
 
 
 def devices_visible(environment: Mapping[str, str]) -> int:
-    """Return how many devices this program was given: those of CUDA_VISIBLE_DEVICES, else all; 1 if there is none."""
+    """Return the number of devices: those of CUDA_VISIBLE_DEVICES, else all; 1 if there is none."""
     devices = environment.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
         return max(1, len([name for name in devices.split(",") if name.strip()]))
     try:
         answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return 1  # no driver: a machine without devices, on which one process computes
+        return 1  # no driver, so no GPU
     return max(1, len(answer.split()))
 
 
 class NodeRanks:
-    """Where this node's processes stand among those of all nodes, each of which has as many."""
+    """The ranks of this node's processes; all nodes have the same number of processes."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.nodes = int(environment.get("SCHED_NODES") or 1)
         self.node = int(environment.get("SCHED_NODE") or 0)
         self._rendezvous = environment.get("SCHED_RENDEZVOUS", "")
 
-    def told_to(self, count: int) -> dict[str, str]:
-        """Return what the ``count`` processes of this node are told, but for their own ranks."""
+    def variables(self, count: int) -> dict[str, str]:
+        """Return the environment variables that the ``count`` processes of this node share."""
         variables = {"WORLD_SIZE": str(self.nodes * count), "LOCAL_WORLD_SIZE": str(count)}
         if self.nodes == 1:
             return {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
@@ -57,28 +56,27 @@ class NodeRanks:
 
 
 class Ranks:
-    """The processes of one program. Create it in the main thread: it takes over the signals of its process."""
+    """The processes of one program. Create it in the main thread: it installs signal handlers."""
 
     def __init__(self) -> None:
-        self._processes: dict[int, int] = {}  # by process id, its rank
+        self._processes: dict[int, int] = {}  # ranks by process ID
         self.told_to_stop = False
         for number in _FORWARDED:
             signal.signal(number, self._forward)
-        # Python gives signals back as it ends, and the agent may ask for a save until it sees the end.
+        # Python restores the default handler at exit, and the agent may send SIGUSR1 until it sees the exit.
         atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
 
     def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
-        """Run ``count`` processes, on each node, to their end and return the exit status of this node's.
+        """Run ``count`` processes on this node to their end; return 0 or the exit status of the first that fails.
 
-        That is 0, or that of the first to fail, 128 and the signal if one killed it: the others are then killed, since
-        they would wait for it for ever. Of those that have failed by then all are told: who died of the other's death
-        may be found first.
+        128 + n stands for signal n. The other processes are then killed, because they would wait for it for ever. All
+        that have failed by then are printed: the first one found may have died of the death of another.
         """
         place = NodeRanks(os.environ)
-        environment = {**os.environ, **(more or {}), **place.told_to(count)}
-        if place.nodes == 1:  # processes of one machine need no interface but its own
+        environment = {**os.environ, **(more or {}), **place.variables(count)}
+        if place.nodes == 1:  # processes of one machine use its loopback interface
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # none may come before there is somebody to tell
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # no signal before the processes are known
         printers = []
         for rank in range(count):
             started = subprocess.Popen(
@@ -88,7 +86,7 @@ class Ranks:
                 preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
-            started.returncode = 0  # os.waitpid below takes its status: Popen must not look for the process itself
+            started.returncode = 0  # os.waitpid below reaps it: Popen must not
             printers.append(Thread(target=_print_lines, args=(started.stdout,), daemon=True))
         for printer in printers:
             printer.start()
@@ -109,7 +107,7 @@ class Ranks:
         return result
 
     def _ended(self) -> Iterator[tuple[int, int]]:
-        """Wait for the end of a process; give the rank and the exit code of each that has ended by then."""
+        """Wait until a process ends; yield rank and exit code of each that has ended by then."""
         options = 0
         while self._processes:
             pid, status = os.waitpid(-1, options)
@@ -125,12 +123,12 @@ class Ranks:
         self._tell(number)
 
     def _tell(self, number: int) -> None:
-        for pid in list(self._processes):  # none of them was waited for, so each id still means the one it was given to
+        for pid in list(self._processes):  # not reaped yet, so no ID has been reused
             os.kill(pid, number)
 
 
 def _print_lines(output: IO[bytes]) -> None:
-    """Print what a process printed by whole lines: unbuffered, the words of several would mix within a line."""
+    """Copy the output of a process in whole lines, so that lines of several processes do not mix."""
     with os.fdopen(os.dup(1), "wb") as printed:
         while line := output.readline(_LINE_BYTES_MAX):
             printed.write(line)
@@ -138,7 +136,7 @@ def _print_lines(output: IO[bytes]) -> None:
 
 
 def _begin() -> None:
-    """Run in the new process: it ends with us, and a wish to save that comes before it can does it no harm."""
+    """Run in the new process: let it end with us, and ignore SIGUSR1 until it has a handler."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)

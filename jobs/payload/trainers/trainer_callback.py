@@ -8,11 +8,11 @@
     trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[scheduled])
     trainer.train(resume_from_checkpoint=scheduled.resume_from)
 
-Saves happen where an optimiser step ends, so that a resumed run repeats nothing and skips nothing. Leave
-``save_strategy`` at "no": when to save is the agent's to say. With ``logging_steps`` above 1 the first loss after a
-resume is a mean over the steps since then only: the Trainer keeps no others.
+Saves happen at the end of an optimiser step, so that a resumed run repeats and skips nothing. Leave ``save_strategy``
+at "no": the agent decides when to save. With ``logging_steps`` above 1, the first loss after a resume is the mean over
+the steps since the resume, because the Trainer does not keep earlier ones.
 
-Several devices take one process each: ``{python} {payload}/trainers/ranks.py train.py``.
+For several devices start one process per device: ``{python} {payload}/trainers/ranks.py train.py``.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-# Run beside a script, the kit lies in this folder; as part of a package, it is a sibling.
+# Imported by a script beside it, this module has no package.
 if TYPE_CHECKING or __package__:
     from .trainer_kit import Training
 else:
     from trainer_kit import Training
 
-
-# What TRL logs, and its names among a checkpoint's metrics.
+# Names of TRL's logs, and the names of these values in a checkpoint's metrics.
 _OF_TRL = {
     "reward": "reward", "rewards/accuracies": "preferred", "rewards/margins": "margin",
     "frac_reward_zero_std": "groups_without_spread",
 }  # fmt: skip
 
 
-class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
-    """Reports steps, saves when asked, stops when asked, and saves at the target step.
+class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
+    """Reports steps, saves and stops when asked to, and saves at the target step.
 
-    ``held_out`` computes a loss of the model that goes into each checkpoint's metrics. It must not draw random numbers
-    (evaluating through the Trainer does), or a resumed run differs from one that was never interrupted. ``metrics`` go
-    into each checkpoint's, and ``beside`` may add files to its folder.
+    ``held_out`` computes a loss of the model for each checkpoint's metrics. It must not draw random numbers (evaluation
+    by the Trainer does), or a resumed run differs from an uninterrupted one. ``metrics`` are added to those of each
+    checkpoint; ``beside`` may add files to its folder.
     """
 
     def __init__(
@@ -59,14 +58,14 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         self._held_out, self._beside = held_out, beside
         self._metrics = dict(metrics or {})
         self._loss: float | None = None
-        self._start_loss: float | None = None  # held out, before the first step, of another job's weights
+        self._start_loss: float | None = None  # held-out loss of the parent's weights, before the first step
         self.target_step = self._training.target_step
         self.seed = self._training.seed
         resume = self._training.resume_dir
         self.resume_from = str(resume) if resume else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """End set-up. One process with several devices is refused: the Trainer would silently take DataParallel."""
+        """Report the end of set-up. Raises SystemExit for one process with several devices (DataParallel)."""
         del control
         if args.n_gpu > 1:
             raise SystemExit(
@@ -81,10 +80,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         self._training.progress(int(state.global_step))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Report the step and its loss, also one that is no number: the agent ends a training that diverged.
-
-        The Trainer hides such losses unless ``logging_nan_inf_filter=False``.
-        """
+        """Report step and loss, NaN included (unless ``logging_nan_inf_filter`` hides it), to detect divergence."""
         del args, control
         self._metrics |= {_OF_TRL[name]: float(value) for name, value in (logs or {}).items() if name in _OF_TRL}
         loss = (logs or {}).get("loss")
@@ -94,7 +90,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
             self._training.progress(int(state.global_step), loss=float(loss), **values)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Between two optimiser steps: report, and save or stop when that is due."""
+        """Report the step, and let the Trainer save or stop if that is due."""
         del args
         step = int(state.global_step)
         if state.is_world_process_zero:
@@ -110,7 +106,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         return control
 
     def _agreed(self) -> tuple[bool, bool]:
-        """Return whether any process was asked to save, and to stop: all must do it at the same step."""
+        """Return whether any rank was asked to save, and to stop: all must do so at the same step."""
         wishes = self._training.should_save, self._training.should_stop
         if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
             return wishes
@@ -121,7 +117,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         return bool(save), bool(stop)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Hand over what the Trainer wrote, once all of several processes have. Only the first does."""
+        """Move the Trainer's checkpoint to the agent, on rank 0, after all ranks have written their part."""
         del control
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
@@ -146,10 +142,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
 
 
 def _load_adapter(model: Any, folder: Path) -> None:
-    """Load the adapter that is trained, which the Trainer of transformers 5.17 forgets beside another: a reference.
-
-    It would start from scratch with the optimiser's old state, and the user would not learn of it.
-    """
+    """Load the trained adapter: transformers 5.17 silently does not if a second (reference) adapter exists."""
     if (path := folder / "adapter_model.safetensors").is_file():
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file

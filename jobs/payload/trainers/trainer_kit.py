@@ -1,7 +1,7 @@
-"""The training contract in one small file: import it in a script the agent starts, or copy it beside your own.
+"""The training contract in one small file: import it in a script that the agent starts, or copy it beside your own.
 
-Outside a session it works too: checkpoints go to ./checkpoints, the next start goes on from the newest of them, nothing
-is reported, Ctrl-C stops. Python 3.8 and its standard library are all it needs.
+Outside a session checkpoints go to ./checkpoints, the next start resumes from the newest of them, nothing is reported
+and Ctrl-C stops. It needs Python 3.8 and the standard library only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 EXIT_DATA = 65  # exit with this status when the data cannot be read
-_ROOM_BYTES = 1 << 20  # a disk with less of it is full: what could not be written was more
+_ROOM_BYTES = 1 << 20  # a disk with less free space counts as full
 _FULL = ("no space left on device", "disk quota exceeded")
 NO_CORPUS = "A job gets the corpus when its definition says mixture = {}"
 
 
 class Training:
-    """What a training loop needs to know and to say. Create it before the loop; use it between steps.
+    """The agent as a training loop sees it. Create it before the loop; use it between steps.
 
-    ``resume_dir`` is a folder with the files of the checkpoint to go on from, or None on a first run. Then
-    ``parent_dir`` has those of another job's checkpoint, whose weights to begin with, or is None too.
+    ``resume_dir`` is the folder of the checkpoint to resume from; None on a first run. Then ``parent_dir`` is that
+    of another job's checkpoint whose weights to start from, or None.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Training:
         self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
         self._saved_step = json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
         self.should_save = self.should_stop = False
-        # Python gives signals back as it ends, and the agent may ask for a save until it sees the end.
+        # Python restores the default handler at exit, and the agent may send SIGUSR1 until it sees the exit.
         if hasattr(signal, "SIGUSR1"):
             atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self._writer: threading.Thread | None = None
-        self._broken: BaseException | None = None  # what ended a save in the background
+        self._broken: BaseException | None = None  # the error of a background save
         self._listen()
 
     def progress(self, step: int, **values: float) -> None:
@@ -65,23 +65,23 @@ class Training:
         self._say({"step": int(step), **_numbers(values)})
 
     def describe_data(self, facts: Mapping[str, Any]) -> None:
-        """Report what will be learned, before the first step. docs/your-own-training.md lists the fields."""
+        """Report the training data before the first step. docs/your-own-training.md lists the fields."""
         self._say({"training_data": dict(facts)})
 
     def begin_saving(self, step: int) -> None:
-        """Say that a save begins before ``checkpoint`` does, where a framework writes the files first."""
+        """Report that a save begins, if a framework writes the files before ``checkpoint`` is called."""
         self._say({"saving": int(step)})
 
     def checkpoint(
         self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float], *, background: bool = False
     ) -> bool:
-        """Save: ``write`` puts files into the folder it gets.
+        """Save a checkpoint: ``write`` puts its files into a folder. Return False if the disk is full.
 
-        False when the disk is full: train on, it is asked for again. A step is saved once. Put what changes and what
-        does not (adapter, base, optimiser) into separate files: each is stored under its digest, and only once.
+        Then train on: the agent asks again. A step is saved once. Put what changes and what does not (adapter, base,
+        optimiser) into separate files: each is stored once, by its digest.
 
-        ``background``: return at once and write in a thread. Training goes on meanwhile, so ``write`` must hold copies
-        of all that training changes. One save is written at a time; ``wait`` before the program ends.
+        ``background``: return at once and write in a thread; ``write`` must then hold copies of everything that
+        training changes. One save is written at a time; call ``wait`` before the program ends.
         """
         self.should_save = False
         self.wait()
@@ -98,7 +98,7 @@ class Training:
         return True
 
     def wait(self) -> None:
-        """Wait until the save in the background is whole or has failed; raises what ended it, but for a full disk."""
+        """Wait for the background save. Raises its error, unless the disk was full."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -109,7 +109,7 @@ class Training:
     def _write_apart(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> None:
         try:
             self._write(step, write, metrics)
-        except BaseException as error:  # noqa: BLE001 - raised again by the next save, which is now asked for
+        except BaseException as error:  # noqa: BLE001 - raised again by the next save, which is requested here
             self._broken, self.should_save = error, True
 
     def _write(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
@@ -120,7 +120,7 @@ class Training:
             partial.mkdir()
             write(partial)
             (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": metrics}))
-            # No fsync: the agent copies the folder into the store, durably, and this disk goes with the session.
+            # No fsync: the agent copies the folder durably into the store, and this disk ends with the session.
             partial.rename(final)
         except Exception as error:
             why = _no_space(error, self._checkpoint_dir)
@@ -134,9 +134,9 @@ class Training:
         return True
 
     def _listen(self) -> None:
-        """Hear the agent's signals. Done at each step: LLVM, with which Triton compiles, takes SIGUSR1 for itself."""
+        """Install the signal handlers, at each step again, because LLVM (used by Triton) takes SIGUSR1."""
         for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
-            if hasattr(signal, name):  # at a desk there may be fewer
+            if hasattr(signal, name):  # Windows has no SIGUSR1
                 signal.signal(getattr(signal, name), self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -149,26 +149,21 @@ class Training:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return values as plain numbers: those of NumPy, torch and others too. What is none is left out, and printed."""
+    """Return values as Python numbers, also those of NumPy and torch; what is not a number is printed and omitted."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         try:
             item = getattr(value, "item", None)
             plain = item() if callable(item) else value
             numbers[str(name)] = plain if isinstance(plain, (int, float)) else float(plain)
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's number does, the save must not be lost for it
-            print(
-                f"trainer_kit: {name} is no number and is not reported ({type(value).__name__}: {error})",
-                file=sys.stderr,
-            )
+        except Exception as error:  # noqa: BLE001 - a foreign object's error must not lose the save
+            why = f"{type(value).__name__}: {error}"
+            print(f"trainer_kit: {name} is no number and is not reported ({why})", file=sys.stderr)
     return numbers
 
 
 def _no_space(error: Exception, folder: Path) -> str:
-    """Return what to say of a save that a full disk ended; "" if something else did.
-
-    torch.save and safetensors have errors of their own for it, which name no number.
-    """
+    """Return why a save failed if the disk is full, else "". torch and safetensors raise errors without an errno."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
     room = shutil.disk_usage(folder).free
@@ -177,10 +172,10 @@ def _no_space(error: Exception, folder: Path) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
-    """Return the newest checkpoint that a run at a desk left, and say so."""
+    """Return the newest checkpoint of an earlier run outside a session, and print it."""
     folders = [path for path in folder.glob("step-*") if (path / "meta.json").is_file()]
     if not folders:
         return None
     newest = max(folders, key=lambda path: (len(path.name), path.name))
-    print(f"trainer_kit: going on from {newest}; without {folder} it would start from scratch", file=sys.stderr)
+    print(f"trainer_kit: resuming from {newest}; without {folder} it would start from scratch", file=sys.stderr)
     return newest

@@ -1,7 +1,6 @@
-"""Attention in rows of several documents, where torch has a kernel that learns where each of them ends.
+"""Attention within packed documents by torch's variable-length kernel, which gets the ends of documents.
 
-It leaves out what no document may see. The other way, with a mask, computes all of it, and with the same bits each time
-takes four times as long as this.
+It skips what documents do not share. A mask computes all of it, and takes four times as long in deterministic mode.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from .devices.card import Device
 from .errors import say
 
 NAME = "documents apart"
-_KINDS = ("llama", "mistral", "qwen2", "qwen3")  # known to hand on what they are told, and to attend to all before
-_WIDEST = 256  # numbers of a head that the kernel takes
+_KINDS = ("llama", "mistral", "qwen2", "qwen3")  # families that pass on unknown arguments, and have full attention
+_WIDEST = 256  # largest head size of the kernel
 
 
 def is_apart(options: argparse.Namespace, source: str, card: Device) -> bool:
-    """Whether documents of a row are told apart by their ends: else by a mask."""
-    # Other stages fill rows up, which a mask says.
+    """Return whether documents of a row are separated by their ends; otherwise by a mask."""
+    # Other stages pad rows, which needs a mask.
     if options.stage != "sft" or not card.accelerated or card.precision != "bf16" or _kernel() is None:
         return False
     from transformers import AutoConfig
@@ -41,20 +40,20 @@ def is_apart(options: argparse.Namespace, source: str, card: Device) -> bool:
 
 
 def _runs(card: Device, size: int) -> bool:
-    """Try the kernel once, forward and backward: a torch that has its name may have none for this card."""
+    """Return whether the kernel works on this device, forward and backward: not every build of torch has it."""
     ends = torch.tensor([0, 3, 8], dtype=torch.int32, device=card.device)
     parts = [torch.ones(8, 1, size, dtype=card.dtype, device=card.device, requires_grad=True) for _ in range(3)]
     try:
         _kernel()(*parts, ends, ends, 5, 5, scale=1.0, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
         first = str(error).partition("\n")[0]
-        say(f"documents of a row are told apart by a mask: torch has no kernel for {card.name} ({first})")
+        say(f"documents of a row are separated by a mask: torch has no kernel for {card.name} ({first})")
         return False
     return True
 
 
 def tell_apart(model: Any) -> None:
-    """Let a model of transformers attend within documents where it gets their ends."""
+    """Set our attention function in a model of transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)
@@ -62,13 +61,10 @@ def tell_apart(model: Any) -> None:
 
 
 def document_ends(positions: np.ndarray[Any, Any], device: str) -> Any:
-    """Return where documents of a batch end, its rows laid end to end: int32, of (documents + 1), the first one 0.
-
-    ``positions`` of tokens in their documents, (rows, length).
-    """
+    """Return the offsets at which documents end, int32 (documents + 1), from ``positions`` (rows, length)."""
     ends = np.append(np.flatnonzero(positions.ravel() == 0), positions.size).astype(np.int32)
     offsets = torch.from_numpy(ends).to(device, non_blocking=True)
-    if "torch._dynamo" in sys.modules:  # else nothing is compiled, which for each number of documents would take long
+    if "torch._dynamo" in sys.modules:  # compiled layers must not compile again for each number of documents
         torch._dynamo.maybe_mark_dynamic(offsets, 0)  # noqa: SLF001 - its documented name
     return offsets
 
@@ -84,10 +80,10 @@ def attend(
     document_ends: Any = None,
     **more: Any,
 ) -> tuple[Any, None]:
-    """Attend from each token to those before it in its document, or as without us where ``document_ends`` is None.
+    """Attend within documents, causally; without ``document_ends`` as torch's SDPA does.
 
-    ``query`` is (rows, heads, length, numbers), ``key`` and ``value`` may have fewer heads. Returns (rows, length,
-    heads, numbers).
+    ``query`` is (rows, heads, length, size); ``key`` and ``value`` may have fewer heads. Returns (rows, length, heads,
+    size).
     """
     from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
@@ -96,7 +92,7 @@ def attend(
     rows, heads, length, size = query.shape
     shared = heads // key.shape[1]
     laid = (
-        part.transpose(1, 2).reshape(rows * length, heads, size).to(value.dtype)  # positions make them 32 bits wide
+        part.transpose(1, 2).reshape(rows * length, heads, size).to(value.dtype)  # rotary positions return fp32
         for part in (query, repeat_kv(key, shared), repeat_kv(value, shared))
     )
     out = _kernel()(*laid, document_ends, document_ends, length, length, scale=scaling, window_size=(-1, 0))

@@ -1,7 +1,7 @@
-"""The model that is trained, looked at before anything is loaded: whether it is there, and whole.
+"""Checks of a base model before it is loaded: that it exists and is complete.
 
-Libraries fill a weight that a folder lacks with random numbers, warn, and train on. And what they say of a file that
-was cut off, or of a folder that is not there, does not say what to do.
+Libraries fill missing weights with random numbers, warn, and go on; their errors for truncated files and missing
+folders do not say what to do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from .errors import TrainingRefused
 
 _INDEX = "model.safetensors.index.json"
-_LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
+_LENGTH_BYTES = 8  # first bytes of a safetensors file: the length of its header
 _HEADER_BYTES_MAX = 100 << 20
-_TOLD_MAX = 3
+_NAMED_MAX = 3
 _FACTOR_MAX = 1e6
 _EDGE_BYTES = 1 << 20
 _FETCH_AGAIN = (
@@ -26,11 +26,7 @@ _FETCH_AGAIN = (
 
 
 def find_base(source: str) -> str:
-    """Return the source, a local folder in full: libraries would take a relative one for a repository's name.
-
-    Raises TrainingRefused for a folder that is absent, no model, or incomplete. A name on the Hub, with an owner or
-    without, is left to libraries.
-    """
+    """Return the source, a folder as absolute path. Raises TrainingRefused for a missing or incomplete folder."""
     folder = Path(source)
     if folder.is_dir():
         _check(folder)
@@ -41,9 +37,9 @@ def find_base(source: str) -> str:
 
 
 def check_loaded(source: str, missing: Collection[str]) -> None:
-    """Refuse a model of which libraries made weights up."""
+    """Raise TrainingRefused if weights are missing, which libraries would have initialised at random."""
     if missing:
-        listed = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
+        listed = ", ".join(sorted(missing)[:_NAMED_MAX]) + (", ..." if len(missing) > _NAMED_MAX else "")
         raise TrainingRefused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
 
 
@@ -68,23 +64,17 @@ def base_digest(source: str) -> str:
 
 
 def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
-    """Refuse rows longer than a model has positions: some end in a traceback, others learn nothing of what lies beyond.
-
-    ``config`` is what ``config.json`` says.
-    """
+    """Raise TrainingRefused if rows are longer than the model of a config.json has positions."""
     most = positions(config)
     if most is not None and length > most:
         raise TrainingRefused(
-            f"--length {length} is more than the {most} positions of the model in {source}: it would learn nothing of "
-            f"what lies beyond. Say --length {most} or less, or scale its positions in config.json (rope_scaling)"
+            f"--length {length} is more than the {most} positions of the model in {source}: it cannot learn beyond "
+            f"them. Say --length {most} or less, or scale its positions in config.json (rope_scaling)"
         )
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
-    """Return how many positions a model has; None for any number, or where its configuration does not say.
-
-    Scaled rotary positions reach as far as their factor says.
-    """
+    """Return the number of positions of a model, with RoPE scaling; None if it is unlimited or unknown."""
     text = config.get("text_config")
     config = text if isinstance(text, dict) else config
     attention = config.get("attn_config")
@@ -96,7 +86,7 @@ def positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _scalings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return how rotary positions are scaled: one way, or one for each kind of layer."""
+    """Return the scalings of rotary positions: one, or one per kind of layer."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return (
         [part for part in (scaling, *scaling.values()) if isinstance(part, dict)] if isinstance(scaling, dict) else []
@@ -113,7 +103,7 @@ def _reach(scaling: dict[str, Any], length: int) -> int:
 def _check(folder: Path) -> None:
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise TrainingRefused(
-            f"{folder} holds an adapter, and --model names the base that it was trained on. To begin with an adapter: "
+            f"{folder} has an adapter, and --model names the base that it was trained on. To start from an adapter: "
             "start_from in the job's definition"
         )
     _read(folder / "config.json")
@@ -121,12 +111,14 @@ def _check(folder: Path) -> None:
     if (folder / _INDEX).is_file():
         named = set(_read(folder / _INDEX).get("weight_map", {}).values())
         if lost := sorted(named - {path.name for path in files}):
-            raise TrainingRefused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_FETCH_AGAIN}")
+            raise TrainingRefused(f"the model in {folder} lacks {', '.join(lost[:_NAMED_MAX])}. {_FETCH_AGAIN}")
     elif not files and not any(folder.glob("*.bin")):
         raise TrainingRefused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_FETCH_AGAIN}")
     for path in files:
         if not _is_whole(path):
-            raise TrainingRefused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_FETCH_AGAIN}")
+            raise TrainingRefused(
+                f"{path} is not complete: it is shorter than its header says, or damaged. {_FETCH_AGAIN}"
+            )
 
 
 def _read(path: Path) -> Any:
@@ -142,7 +134,7 @@ def _read(path: Path) -> Any:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file of safetensors is as long as its header says. Its bytes were all checked when it was fetched."""
+    """Return whether a safetensors file is as long as its header says. Its digest was checked after the download."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")

@@ -32,10 +32,7 @@ class Saved(NamedTuple):
 
 
 class StateSnapshot:
-    """Takes snapshots of the state to save, copied or not. Buffers are reused: allocating takes as long as copying.
-
-    A new snapshot must therefore wait until the one before is written.
-    """
+    """Copies the state to save if that is worth it, into buffers that are reused once they are written."""
 
     def __init__(self, as_it_lies: Callable[[], Saved], wish: str, *, first: bool) -> None:
         """``as_it_lies`` returns the state without a copy.
@@ -49,10 +46,7 @@ class StateSnapshot:
         self._enough = threading.Event()
 
     def prepare(self) -> None:
-        """Allocate the buffers in a thread while training goes on; else the first save waits about 1 s per GB for them.
-
-        Call it once, after the first step, when the optimiser has its states.
-        """
+        """Allocate the buffers (1 s per GB) in a thread; call it after the first step, which creates the states."""
         if not self._first or not self._is_copied(saved := self._as_it_lies(), background=self._wish != "off"):
             return
         wanted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any, Any]] = {}
@@ -69,10 +63,7 @@ class StateSnapshot:
         with_one.shutdown(wait=False)
 
     def take(self, *, last: bool) -> tuple[Saved, bool]:
-        """Return the state to save, and whether it may be written in the background (only copies may).
-
-        Sharded tensors are gathered, a collective call on all ranks; rank 0 gets the copies.
-        """
+        """Return the state, gathered on rank 0 (a collective call), and whether it may be written in a thread."""
         if self._reserving is not None:
             if last:
                 self._enough.set()
@@ -205,10 +196,7 @@ class Weights:
 
 
 def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
-    """Return the optimiser state on the CPU; ``mapped``: memory-mapped, read on access.
-
-    Raises TrainingRefused if it is missing.
-    """
+    """Return the optimiser state on the CPU, memory-mapped if ``mapped``. Raises TrainingRefused if missing."""
     return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
 
 

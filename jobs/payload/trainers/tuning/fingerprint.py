@@ -1,11 +1,11 @@
-"""What decides the next step, and how exactly a training goes on when some of it has changed.
+"""Fingerprints: everything that decides the next step, and how exactly a checkpoint can be resumed.
 
-``job`` is what the training is: with another of these the next step is another training's. ``place`` is where and how
-it is computed: with another of these the rows, the rates and the state are the same, and only rounding differs.
+``job`` is what is trained: with another value it is another training. ``place`` is where and how it is computed: with
+another value rows, rates and state are the same, and only rounding differs. The classes of a resumption:
 
-E0  bit for bit: nothing has changed, and --deterministic holds
-E1  the same state: something of the place has changed
-E2  anything else; refused unless told to go on
+E0  bit-exact: nothing has changed, and --deterministic is set
+E1  same state: something of the place has changed
+E2  inexact: anything else; refused unless accepted
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OF_ZERO = ("deepspeed",)
 
 
 class Resumption(NamedTuple):
-    """How a checkpoint is gone on from: its class, and what has changed, as (name, was, is)."""
+    """The class of a resumption, and what has changed, as (name, old, new)."""
 
     exactness: str
     changed: tuple[tuple[str, Any, Any], ...]
 
     def text(self) -> str:
-        """Return what has changed, in words."""
+        """Return the changes as text."""
         return ", ".join(f"{name} was {was} and is {now}" for name, was, now in self.changed) or "nothing has changed"
 
 
@@ -49,7 +49,7 @@ def fingerprint(
     if options.precision == "fp8":
         job["products of the base"] = "fp8"
     if options.schedule == "constant":
-        del job["target step"]  # decides nothing but when it is over
+        del job["target step"]  # it decides only the last step
     return {"format": FORMAT, "job": job, "place": dict(place)}
 
 
@@ -64,7 +64,7 @@ def place(options: argparse.Namespace, card: Device, devices: int, rows_at_once:
         "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
         "gradient checkpointing": options.gradient_checkpointing,
         "deterministic": options.deterministic,
-        # Not named where they are not, as before there were any.
+        # Omitted if unused, so that fingerprints of older checkpoints still match.
         **({"shared out": _shared(options)} if options.shared else {}),
         **({"layers apart": True} if options.spread > 1 else {}),
         **({"documents apart": "always"} if options.apart else {}),
@@ -79,7 +79,7 @@ def _shared(options: argparse.Namespace) -> Any:
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those libraries that are installed."""
+    """Return the versions of the libraries that are installed."""
     result = {}
     for name in libraries:
         with suppress(metadata.PackageNotFoundError):
@@ -88,7 +88,7 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
 
 
 def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumption:
-    """Judge a resumption. None: the checkpoint has no fingerprint, as those of the program before this one."""
+    """Return how exactly a checkpoint can be resumed. ``before`` is None for checkpoints without a fingerprint."""
     if before is None:
         return Resumption(INEXACT, (("program", "one that kept no fingerprint", "this one"),))
     if before.get("format") != now["format"]:
@@ -102,7 +102,7 @@ def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumpt
 
 
 def changed_alone(before: Mapping[str, Any] | None, now: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Whether nothing of the training has changed but what was changed for memory's sake, as a person allowed it."""
+    """Return whether only ``names`` have changed, which a person allowed to change if memory is short."""
     if before is None or before.get("format") != now["format"] or not names:
         return False
     follows = {"packed in parts"} if "length" in names else set()

@@ -207,10 +207,7 @@ class Loop:
             self._training.progress(step, **values)
 
     def _save(self, *, last: bool) -> None:
-        """Save a checkpoint from rank 0; the other ranks wait before their next step, or join in gathering shards.
-
-        Large states are copied and written in the background, but not the last one, after which there are no steps.
-        """
+        """Save on rank 0, large states in the background unless it is the last; others wait, or join in gathering."""
         self._training.should_save = False
         if self._group.first:
             self._training.wait()  # finish a background save first: it may be the last that there is time for

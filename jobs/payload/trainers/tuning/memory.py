@@ -1,7 +1,7 @@
-"""What to try next when the memory did not hold a step: the same step, computed in smaller parts.
+"""What to try next if a step does not fit into memory: the same step, computed in smaller parts.
 
-The rows of a step, and so its meaning, do not change by that: a training goes on in the class E1. An optimiser in 8
-bits and shorter rows make another training of it (E2), and are tried last, where a person allowed it.
+The rows of a step do not change, so that a training resumes in class E1. An 8-bit optimiser and shorter rows make it
+another training (E2); they come last, and only if a person allows them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ if TYPE_CHECKING:
     from .devices.card import Device  # with torch
 
 
-STATUS = 77  # with which a process ends whose memory was too small
-STATUS_BY_LAYERS = 78  # with which processes end whose base in 4 bits must lie on all their devices
-_FOUR_BITS = 0.6  # bytes of a weight in 4 bits, with its scales and its share of embeddings in 16
-ALL, HALF, OFFLOAD = "all", "half", "offload"  # the layers whose activations are computed again
+STATUS = 77  # exit status of a process whose memory was too small
+STATUS_BY_LAYERS = 78  # exit status if the layers of a 4-bit base must be spread over all devices
+_FOUR_BITS = 0.6  # bytes per 4-bit weight, with scales and its share of 16-bit embeddings
+ALL, HALF, OFFLOAD = "all", "half", "offload"  # gradient checkpointing: of which layers
 LEVELS: tuple[bool | str, ...] = (False, HALF, True, OFFLOAD)
-"""Of gradient checkpointing, each with less memory: of no layer, of half, of all, of all with inputs in host memory."""
-CHANGES = ("optimizer", "length")  # what may be changed of a training, in this order
-SHORTEST = 256  # tokens a row; with fewer a model learns nothing of what lies further apart
+"""Gradient checkpointing from most to least memory: no layer, half, all, all with their inputs in host memory."""
+CHANGES = ("optimizer", "length")  # what --may-change allows, in this order
+SHORTEST = 256  # tokens per row; shorter rows teach too little context
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 
 class Fit(NamedTuple):
-    """How a step is computed: so many rows at a time on a device, activations computed again, weights shared out.
-
-    ``checkpointing`` is one of LEVELS. ``optimizer`` and ``length`` are the options of these names.
-    """
+    """How a step is computed: rows at once, gradient checkpointing (of LEVELS), sharding, --optimizer, --length."""
 
     rows: int
     checkpointing: bool | str
@@ -46,11 +43,10 @@ class Fit(NamedTuple):
 def smaller(
     tried: Fit, *, by_halves: bool = True, shareable: bool = True, may_change: Collection[str] = ()
 ) -> Fit | None:
-    """Return what needs less memory than what was tried, or None.
+    """Return what needs less memory than ``tried``; None if there is nothing left.
 
-    That is half the rows; at one row the next of LEVELS (where it does not go ``by_halves``, activations of all layers
-    computed again, and no further); then weights shared out over the devices, if they are ``shareable``; then, of
-    CHANGES, what may be changed: an optimiser in 8 bits, and rows half as long.
+    In order: half the rows; at one row the next of LEVELS (only "all" if not ``by_halves``); sharding, if
+    ``shareable``; an 8-bit optimiser and rows half as long, if in ``may_change``.
     """
     if tried.rows > 1:
         return tried._replace(rows=tried.rows // 2)
@@ -67,7 +63,7 @@ def smaller(
 
 
 def words_for(fit: Fit, wanted: Fit) -> list[str]:
-    """Return the options by which a process computes as ``fit`` says, where something else was asked for."""
+    """Return the options for a process that computes as ``fit`` says; ``wanted`` is what was requested."""
     words = ["--rows-at-once", str(fit.rows)]
     if fit.checkpointing:
         words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else str(fit.checkpointing)]
@@ -79,39 +75,33 @@ def words_for(fit: Fit, wanted: Fit) -> list[str]:
 
 
 def kept_bytes(parameters: int, options: argparse.Namespace, itemsize: int) -> int:
-    """Return the bytes that a model takes for good: its weights, and gradients and optimiser of all that are trained.
-
-    ``itemsize`` is that of a frozen weight. What an adapter takes is left out: a hundredth of its base.
-    """
+    """Return bytes of weights (``itemsize`` if frozen), gradients and optimiser, without the small adapter."""
     if options.lora:
         return int((_FOUR_BITS if options.bits == 4 else itemsize) * parameters)
     return (10 if options.optimizer == "adamw8bit" else 16) * parameters
 
 
 class TooLargeForOneDevice(MemoryError):
-    """A base in 4 bits does not fit one device: one process must lay its layers on all."""
+    """A 4-bit base does not fit one device: one process must spread its layers over all."""
 
 
 def is_too_small(error: BaseException) -> bool:
-    """Whether an error means that memory, of the device or the machine, was too small."""
+    """Return whether an error means that memory, of the device or the host, was too small."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
     )
 
 
-# How a step was computed where memory was short, for those who train the same model on the same card after that.
+# How steps fitted when memory was short, for later trainings of the same model on the same device.
 FORMAT = 1
-CHANGED = "changed for memory"  # of a fingerprint's place: what else than asked for is trained with, for good
+CHANGED = "changed for memory"  # key of a fingerprint's place: options that were changed for good
 _FOLDER = "fits"
-_LEFT_OUT = ("bitsandbytes", "scipy")  # of a process that was not asked for an optimiser in 8 bits
-_SAME = ("lora", "bits", "length", "optimizer")  # options of which a step's memory depends, beside model and card
+_LEFT_OUT = ("bitsandbytes", "scipy")  # blocked by start.py unless an 8-bit optimiser was requested
+_SAME = ("lora", "bits", "length", "optimizer")  # options that decide a step's memory, besides model and device
 
 
 def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, parent: Any) -> None:
-    """Begin with what fitted: by this job's checkpoint ``before``, the ``parent``'s, or this machine's file.
-
-    Both are fingerprints, or None. What was changed of this job for memory's sake stays so on every card.
-    """
+    """Start with what fitted, by the fingerprint of this job's checkpoint, else the ``parent``'s, else this machine."""
     for name in () if before is None else before["place"].get(CHANGED, ()):
         if name not in options.changed:
             options.changed[name] = getattr(options, name)
@@ -132,7 +122,7 @@ def facts_of(options: argparse.Namespace, model: str, card: Device, devices: int
 
 
 def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: int) -> None:
-    """Write down for this machine how steps of this kind fit, if memory was short."""
+    """Save for this machine how such steps fit, if memory was short."""
     if options.rows_at_once is None:
         return
     document = {
@@ -149,8 +139,8 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         scratch = path.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps(document, indent=1))
         scratch.replace(path)
-    except OSError as error:  # training goes on, and the next one tries again
-        print(f"finetune: how steps fit is not remembered for the next job: {error}", file=sys.stderr)
+    except OSError as error:  # training goes on
+        print(f"finetune: how steps fit cannot be saved for the next job: {error}", file=sys.stderr)
 
 
 def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
@@ -165,7 +155,7 @@ def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
 
 
 def _of_checkpoint(fingerprint: Any, facts: Mapping[str, Any]) -> Any:
-    """Return the place of a checkpoint that was made by steps of this kind, in short memory."""
+    """Return the place of a checkpoint of equal steps that were made in short memory; else None."""
     if fingerprint is None or not fingerprint["place"].get("memory was short"):
         return None
     job, place = fingerprint["job"], fingerprint["place"]

@@ -294,10 +294,7 @@ def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> 
 
 @functools.cache
 def attention_kind(source: str) -> str:
-    """Return the attention implementation for a model: "sdpa", or "eager" if the model does not support that.
-
-    Raises TrainingRefused if the model can be created with neither.
-    """
+    """Return "sdpa", or "eager" if the model does not support that. Raises TrainingRefused if neither works."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     config = AutoConfig.from_pretrained(source)
@@ -378,10 +375,7 @@ def _four_bits(computed_in: Any, kind: str) -> Any:
 
 
 def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
-    """Raise TrainingRefused if the parent is an adapter and this job trains all weights, or the other way round.
-
-    An adapter fits only the base model that it was trained on.
-    """
+    """Raise TrainingRefused unless parent and job both train an adapter, or both all weights."""
     if parent is None:
         return
     kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
@@ -397,10 +391,7 @@ def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
 
 
 def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
-    """Raise TrainingRefused if rank or alpha of an adapter differ from the options: peft would keep the adapter's.
-
-    A training that an older version of this program began with such a difference may go on.
-    """
+    """Raise TrainingRefused if rank or alpha of an adapter differ from the options; peft would keep its own."""
     config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _asked_before(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
         if config[name] != (wanted := getattr(options, option)) and before.get(option) != wanted:

@@ -35,10 +35,7 @@ class Optimizer:
         self._scaler.scale(part).backward()
 
     def step(self, loss: Any, rate: float) -> tuple[float, float]:
-        """Update the weights with a learning rate; return the loss summed over the ranks, and the gradient norm.
-
-        If the norm is not finite the update is skipped: one row that overflows must not destroy the weights.
-        """
+        """Update the weights unless the gradient norm is not finite; return the loss over all ranks, and that norm."""
         trained = self._model.trained
         self._group.sum_gradients(trained, loss)
         self._scaler.unscale_(self._adamw)

@@ -1,9 +1,8 @@
-"""Stages that learn what is better, by TRL: dpo from pairs, kto from marked answers, grpo from what a reward scores.
+"""Stages of preference learning, by TRL: dpo from pairs, kto from marked answers, grpo from rewards.
 
-A step has --batch x --accumulate rows on however many devices, as in every stage; a row is a pair, an answer, or a text
-that the model writes. The model that training begins with is the reference: with an adapter it is kept in the
-checkpoint's folder ``ref``. grpo writes the texts of a step, and trains on them, in that step: every step is a
-boundary of generation, and resumed exactly.
+A step has --batch x --accumulate rows on any number of devices; a row is a pair, an answer, or a generated text. The
+reference is the initial model; with an adapter it is kept in the checkpoint's folder ``ref``. grpo generates the texts
+of a step within that step, so that every step can be resumed exactly.
 """
 
 from __future__ import annotations
@@ -23,32 +22,7 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .base import base_digest, check_length
-from .data.documents import (
-    check_read,
-    check_vocabulary,
-    check_words,
-    check_written,
-    data_digest,
-    digest,
-    load_tokenizer,
-    records,
-    rendered,
-    some_stops,
-    special_texts,
-    unread,
-    with_one_text,
-)
-from .data.forms import (
-    THOUGHTS,
-    LostPart,
-    OddRecord,
-    has_more,
-    is_learned,
-    is_marked,
-    read_prompt,
-    read_record,
-    without_given,
-)
+from .data import documents, forms
 from .data.rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
 from .data.tally import Tally, check
 from .devices.card import Device, find_card
@@ -68,14 +42,14 @@ _BETA = {"dpo": 0.1, "kto": 0.1, "grpo": 0.0}
 _DECIDES = {"dpo": ("beta",), "kto": ("beta",), "grpo": ("beta", "generations", "new_tokens", "temperature", "reward")}
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit"}
 _ANSWERS = frozenset({"chosen", "rejected", "completion"})
-_JOINT = 40  # characters at the end of a prompt that may begin an answer: <think>
-RECORD = "record"  # the column that carries a whole record to the reward
+_JOINT = 40  # characters at the end of a prompt that an answer may begin with: <think>
+RECORD = "record"  # the column with a whole record, for the reward
 
 
 def train(
     options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, callback: Callable[..., Any]
 ) -> None:
-    """Train until the target step, or until asked to stop. Raises TrainingRefused and UnreadableData."""
+    """Train until the target step or a stop. Raises TrainingRefused and UnreadableData."""
     from transformers import AutoConfig
 
     torch.use_deterministic_algorithms(options.deterministic)
@@ -88,12 +62,12 @@ def train(
     parent = None if training.parent_dir is None else checkpoint.read_fingerprint(training.parent_dir)
     recall(options, facts_of(options, model_digest, card, devices), before, parent)
     options.beta = _BETA[options.stage] if options.beta is None else options.beta
-    tokenizer = load_tokenizer(source)
+    tokenizer = documents.load_tokenizer(source)
     paths = data_files(options, training)
     rows, tally, sizes = read_rows(options, paths, tokenizer)
     folder = data_folder(options, training)
     where, facts = str(folder), tally.facts()
-    facts["left_out"] += unread(folder, paths)
+    facts["left_out"] += documents.unread(folder, paths)
     if rows or tally.left_out:
         if os.environ.get("RANK", "0") == "0":
             texts = [_sample(rows[at], tokenizer) for at in spread(len(rows))]
@@ -105,21 +79,22 @@ def train(
             f"{where} has no record for --stage {options.stage}, which are lines of "
             f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
-    now = _fingerprint(options, training, card, devices, (model_digest, digest(tokenizer), data_digest(paths)))
-    if tally.newer > 2:  # other records than the program before would have learned
+    digests = model_digest, documents.digest(tokenizer), documents.data_digest(paths)
+    now = _fingerprint(options, training, card, devices, digests)
+    if tally.newer > 2:  # older versions learned other records
         now["job"]["records read as"] = tally.newer
     metrics = {}
     if resume is not None:
         judged = _judge(before, now, options)
         metrics["exactness"] = float(judged.exactness.removeprefix("E"))
-        say(f"going on, {judged.exactness}: {judged.text()}")
+        say(f"resuming, {judged.exactness}: {judged.text()}")
     _check_reference(options, training)
     torch.manual_seed(training.seed)
-    # Not with the checkpoint's weights, which the Trainer loads itself: the reference is made of what is there before.
+    # Without the checkpoint's weights: the Trainer loads them after it has copied this model as the reference.
     model = make_model(options, source, training.parent_dir, None, card)
 
     def beside(folder: Path) -> None:
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, of which nothing is read again
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that is never read
         (folder / checkpoint.FINGERPRINT).write_text(json.dumps(now, indent=1))
 
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
@@ -131,28 +106,25 @@ def train(
 def read_rows(
     options: argparse.Namespace, paths: list[Path], tokenizer: Any
 ) -> tuple[list[dict[str, Any]], Tally, list[list[int]]]:
-    """Return the records of a stage, what became of every record, and the tokens of each text of each row.
-
-    All of a training must be texts, or all messages: where they are mixed the rarer kind is left out.
-    """
-    stops = some_stops(options.model, tokenizer)
-    tally, marks = Tally(), special_texts(tokenizer)
+    """Return records, tally, and token counts of each text. Of texts and messages the rarer kind is left out."""
+    stops = documents.some_stops(options.model, tokenizer)
+    tally, marks = Tally(), documents.special_texts(tokenizer)
     read: list[tuple[dict[str, Any], list[int], str]] = []
     most = -1
-    for record, place in records(paths, tally):
+    for record, place in documents.records(paths, tally):
         try:
             row = _row(options.stage, record)
             if isinstance(row["prompt"], list) and not tokenizer.chat_template:
-                raise OddRecord("its prompt is messages, and the tokenizer has no chat template to write them with")
-            check_words([row[name] for name in ("prompt", *_ANSWERS) if name in row], marks)
+                raise forms.OddRecord("its prompt is messages, and the tokenizer has no chat template for them")
+            documents.check_words([row[name] for name in ("prompt", *_ANSWERS) if name in row], marks)
             texts = _learned(options, row, tokenizer, stops)
             most = max(most, *map(max, texts))
             read.append((row, [len(tokens) for tokens in texts], place))
-            tally.since(3, changed=has_more(record) or _repeats(record, row))
-        except OddRecord as odd:
+            tally.since(3, changed=forms.has_more(record) or _repeats(record, row))
+        except forms.OddRecord as odd:
             tally.leave(place, str(odd))
-            tally.since(3, changed=isinstance(odd, LostPart))
-    check_vocabulary(options.model, tokenizer, most)
+            tally.since(3, changed=isinstance(odd, forms.LostPart))
+    documents.check_vocabulary(options.model, tokenizer, most)
     kinds = Counter(type(row["prompt"]) for row, _, _ in read)
     usual = max(kinds, key=lambda kind: kinds[kind], default=str)
     rows, counts = [], []
@@ -171,17 +143,14 @@ def read_rows(
 
 
 def _places(sizes: list[list[int]], at_once: int, seed: int) -> int:
-    """Return for how many tokens there is room where rows that are computed at once are filled up to the longest text.
-
-    TRL draws another order than the one here, which gives nearly the same sum.
-    """
+    """Return the number of tokens of all rows, padded as they are computed; TRL's order has nearly the same sum."""
     drawn = random.Random(seed).sample(sizes, len(sizes))
     together = [[size for row in drawn[at : at + at_once] for size in row] for at in range(0, len(drawn), at_once)]
     return sum(len(some) * max(some) for some in together)
 
 
 def _sample(row: dict[str, Any], tokenizer: Any) -> str:
-    """Return a record as TRL has it encoded; what is learned, or unlearned, stands in white brackets."""
+    """Return a record as TRL encodes it, with white brackets around what is learned or unlearned."""
     prompt = _text(tokenizer, row["prompt"])
     if RECORD in row:
         return f"{prompt}{UNWRITTEN}"
@@ -195,70 +164,67 @@ def _sample(row: dict[str, Any], tokenizer: Any) -> str:
 
 
 def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return what TRL gets of a record. Raises OddRecord."""
+    """Return the columns that TRL gets of a record. Raises OddRecord."""
     if stage == "grpo":
-        read = read_prompt(record)
+        read = forms.read_prompt(record)
         prompt = _plain(list(read.messages) or read.prompt)
         return {"prompt": prompt, RECORD: json.dumps({**record, "prompt": prompt})}
-    read = without_given(read_record(record))
+    read = forms.without_given(forms.read_record(record))
     names = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[stage]
     if any(name not in read.fields for name in names) or not read.fields["prompt"]:
-        raise OddRecord(f"it is no record of {_FORMS[stage]}")
+        raise forms.OddRecord(f"it is no record of {_FORMS[stage]}")
     answers = [read.fields[name] for name in names if name in _ANSWERS]
     parts = [message for answer in answers if isinstance(answer, list) for message in answer]
-    if any(is_marked(message) and not is_learned(message) for message in parts):
-        raise LostPart(f"a message of its answers is not to be learned, and --stage {stage} learns all of them")
+    if any(forms.is_marked(message) and not forms.is_learned(message) for message in parts):
+        raise forms.LostPart(f"a message of its answers is not to be learned, and --stage {stage} learns all of them")
     prompt = list(read.messages[: read.learned_from]) or read.fields["prompt"]
     return {name: _plain(prompt if name == "prompt" else read.fields[name]) for name in names}
 
 
 def _repeats(record: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Return whether the answers of a pair had its prompt as well, which they have no more."""
+    """Return whether the answers of a pair repeated its prompt, which was removed."""
     return "chosen" in row and record.get("prompt") is not None and len(row["chosen"]) < len(record["chosen"])
 
 
 def _plain(value: Any) -> Any:
-    """Return messages with what TRL takes of them alone: a column's rows must be alike."""
+    """Return messages reduced to role and content, because a column needs equal rows. Raises OddRecord."""
     if not isinstance(value, list):
         return value
-    messages = [with_one_text(message) for message in value]
+    messages = [documents.with_one_text(message) for message in value]
     if not all(isinstance(message.get("content"), str) for message in messages):
-        raise OddRecord("a message is no text")
-    if lost := next((name for message in messages for name in ("tool_calls", *THOUGHTS) if message.get(name)), ""):
-        raise LostPart(f"the {lost} of a message would be lost: only --stage sft learns them")
+        raise forms.OddRecord("a message is no text")
+    names = ("tool_calls", *forms.THOUGHTS)
+    if lost := next((name for message in messages for name in names if message.get(name)), ""):
+        raise forms.LostPart(f"the {lost} of a message would be lost: only --stage sft learns them")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 def _learned(
     options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]
 ) -> list[list[int]]:
-    """Return the tokens of each text that is learned.
-
-    Raises OddRecord where nothing is left, for TRL drops such rows, where an answer teaches no end, and where the chat
-    template leaves something out.
-    """
+    """Return the tokens of each text that is learned. Raises OddRecord if any cannot be learned as it is."""
     prompt = row["prompt"]
     prompt_text = _text(tokenizer, prompt)
     size = len(tokens := _tokens(tokenizer, prompt, prompt_text))
     if isinstance(prompt, list):
-        check_read(prompt, prompt_text, {})
+        documents.check_read(prompt, prompt_text, {})
     if options.stage == "grpo":
         if isinstance(prompt, str) and len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id:
-            raise LostPart("the tokenizer ends its prompt like an answer: set add_eos_token to false in its files")
+            raise forms.LostPart("the tokenizer ends its prompt like an answer: set its add_eos_token to false")
         if size > options.length - options.new_tokens:
-            raise OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
+            raise forms.OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
         return [tokens]
     if size >= options.length:
-        raise OddRecord(f"its prompt fills --length {options.length}")
+        raise forms.OddRecord(f"its prompt fills --length {options.length}")
     rows = []
     for answer in (row[name] for name in row if name in _ANSWERS):
         whole = _text(tokenizer, prompt + answer, ends=True)
         rows.append(tokens := _tokens(tokenizer, prompt, whole))
         if isinstance(answer, list):
             for message in answer:
-                check_written(message, whole[max(0, len(prompt_text) - _JOINT) :], "")
+                documents.check_written(message, whole[max(0, len(prompt_text) - _JOINT) :], "")
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), tokenizer, stops):
-            raise OddRecord(why)
+            raise forms.OddRecord(why)
     return rows
 
 
@@ -276,22 +242,22 @@ def _fingerprint(
 
 
 def _judge(before: Any, now: dict[str, Any], options: argparse.Namespace) -> fingerprint.Resumption:
-    """Return how exactly a checkpoint is resumed. Raises TrainingRefused for one of another stage."""
+    """Return how exactly a checkpoint can be resumed. Raises TrainingRefused for another stage."""
     stage = "none that it names" if before is None else before["job"].get("stage", "sft")
     if stage != options.stage:
         raise TrainingRefused(
             f"the checkpoint is of the stage {stage}, and this is {options.stage}: a stage is a job of its own, which "
-            "begins with the other's weights (start_from)"
+            "starts from the other's weights (start_from)"
         )
     return judge(before, now, accept=options.accept_inexact)
 
 
 def _check_reference(options: argparse.Namespace, training: Training) -> None:
-    """Refuse all weights on another job's: the reference would be that job's, and is no longer there after a resume."""
+    """Raise TrainingRefused if the reference would be another job's weights, which a resume does not have."""
     if options.beta and not options.lora and training.parent_dir is not None:
         raise TrainingRefused(
-            f"--stage {options.stage} on all weights compares with the model that it begins with, which every session "
-            "needs again: name that as --model (an input) instead of start_from, or train an adapter (--lora)"
+            f"--stage {options.stage} on all weights compares with the initial model, which every session needs: name "
+            "that as --model (an input) instead of start_from, or train an adapter (--lora)"
         )
 
 
@@ -333,16 +299,16 @@ def _trainer(
     else:
         kind = {"dpo": (trl.DPOConfig, trl.DPOTrainer), "kto": (trl.KTOConfig, trl.KTOTrainer)}[options.stage]
         trainer = kind[1](**settings, args=kind[0](**arguments, beta=options.beta, max_length=options.length))
-    for part in model.trained:  # TRL would train adapters of 4 bit models in 16 bits, and resume them in 32
+    for part in model.trained:  # TRL trains adapters of 4-bit models in bf16, and resumes them in fp32
         part.data = part.data.float()
     return trainer
 
 
 def _spread_watch() -> Any:
-    """Return a callback that ends a training whose rewards are all equal."""
+    """Return a callback that ends a training in which all rewards of each prompt are equal."""
     from transformers import TrainerCallback
 
-    class SpreadWatch(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
+    class SpreadWatch(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
         spread = RewardSpread()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -354,7 +320,7 @@ def _spread_watch() -> Any:
 
 
 def _tokens(tokenizer: Any, prompt: Any, text: str) -> list[int]:
-    """Return the tokens that TRL makes of a text, which the chat template wrote if the prompt is messages."""
+    """Return the tokens that TRL makes of a text; messages were rendered by the chat template."""
     special = {} if isinstance(prompt, str) else {"add_special_tokens": False}
     tokens: list[int] = tokenizer(text, **special)["input_ids"]
     return tokens
@@ -363,11 +329,11 @@ def _tokens(tokenizer: Any, prompt: Any, text: str) -> list[int]:
 def _text(tokenizer: Any, messages: Any, *, ends: bool = False) -> str:
     if isinstance(messages, str):
         return f"{messages}{tokenizer.eos_token or ''}" if ends else messages
-    return rendered(tokenizer, messages, for_answer=not ends)
+    return documents.rendered(tokenizer, messages, for_answer=not ends)
 
 
 def _arguments(options: argparse.Namespace, training: Training, card: Device, folder: str) -> Mapping[str, Any]:
-    """Return what the Trainers of all stages are told. When to save is the agent's to say."""
+    """Return the arguments of the Trainer that all stages share. The agent decides when to save."""
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     at_once = rows_at_once(options, devices)
     return {

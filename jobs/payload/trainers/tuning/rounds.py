@@ -1,7 +1,7 @@
-"""Self-training in rounds: the model answers prompts, a reward judges, what passes is learned, it writes again.
+"""Self-training in rounds: the model answers prompts, a reward scores them, and what passes is learned.
 
-A round's texts are written before its first step. What ever passed, with its reward and the step of the model that
-wrote it, lies in every checkpoint, so that a round that was cut goes on with the same rows. All of it is learned.
+The texts of a round are generated before its first step. All texts that ever passed are learned; they are in every
+checkpoint, with reward and step, so that an interrupted round continues with the same rows.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .devices.group import Group
 from .errors import TrainingRefused, say
 from .model import CausalLM
 
-# Rewards: any command that scores an evaluation scores what the model writes while it learns.
+# Rewards: any command that scores an evaluation can score texts during training.
 _SCORES = "scores.jsonl"
 _BYTES_MAX = 64 << 20
-_STEPS_WITHOUT = 50  # in a row without a difference between the rewards of any prompt
-_TAIL = 2_000  # characters of what a command said
+_STEPS_WITHOUT = 50  # consecutive steps without a difference between the rewards of any prompt
+_TAIL = 2_000  # characters of a command's output
 
 
 class Reward:
-    """One reward, as TRL calls it: the mean of what a command gives each text over its metrics."""
+    """One reward in TRL's form: the mean over the metrics of a command, for each text."""
 
     def __init__(self, command: str, seconds: float) -> None:
         self._words, self._seconds = shlex.split(command), seconds
         if not self._words:
             raise TrainingRefused("--reward is empty; give a command that scores an evaluation")
-        self.__name__ = Path(self._words[-1]).stem  # by which TRL tells one from another
+        self.__name__ = Path(self._words[-1]).stem  # TRL's name of the reward
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], record: Sequence[str], **_: Any) -> Any:
-        """Return a number for each completion. Raises TrainingRefused where the command fails or leaves one out."""
+        """Return a number for each completion. Raises TrainingRefused if the command fails or omits one."""
         del prompts
         with tempfile.TemporaryDirectory(prefix="reward-") as name:
             folder = Path(name)
@@ -63,7 +63,7 @@ class Reward:
         more = {"SET": "items.jsonl", "OUTPUTS": "outputs.jsonl"}
         environment = {**os.environ, **{f"SCHED_INPUT_{key}": str(folder / file) for key, file in more.items()}}
         environment["SCHED_OUTPUT_DIR"] = str(folder)
-        # It is no process of the group that trains, nor one that may speak to the agent.
+        # The command is no rank, and must not report to the agent.
         for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SCHED_PROGRESS"):
             environment.pop(key, None)
         try:
@@ -115,13 +115,13 @@ class Reward:
 
 
 class RewardSpread:
-    """Watches whether rewards differ within a prompt's texts: where none do, nothing is learned."""
+    """Detects that rewards do not differ within the texts of a prompt, so that nothing is learned."""
 
     def __init__(self) -> None:
-        self._since: int | None = None  # the step before the first without any
+        self._since: int | None = None  # the last step with any
 
     def note(self, step: int, without: float) -> None:
-        """Note the share of groups without spread since the last call. Raises TrainingRefused after 50 without any."""
+        """Record the share of groups without spread. Raises TrainingRefused after 50 steps without any."""
         if without < 1:
             self._since = step
         elif self._since is None:
@@ -135,12 +135,12 @@ class RewardSpread:
 
 
 def named(commands: Sequence[str]) -> list[list[str]]:
-    """Return what commands are wherever they lie: paths differ from place to place."""
+    """Return commands without the folders in their words, which differ between machines."""
     return [[word.rpartition("/")[2] for word in shlex.split(one)] for one in commands]
 
 
 def _text_of(completion: Any) -> str:
-    """Return a completion's text, which TRL gives as it is or as messages."""
+    """Return the text of a completion, which TRL gives as text or as messages."""
     return completion if isinstance(completion, str) else str(completion[-1]["content"])
 
 
@@ -148,18 +148,18 @@ def _score(line: bytes) -> tuple[int, float] | None:
     try:
         answer = json.loads(line)
         number, value = int(answer["item"]), float(answer["value"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # a header, or nothing that is meant
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # a header, or an invalid line
         return None
     return (number, value) if number >= 0 and math.isfinite(value) else None
 
 
 WRITTEN = "written.json"
-_TRIES = 5  # rounds in a row of which nothing passes, before anything has
+_TRIES = 5  # first rounds without any passed text
 _DECIDES = ("generations", "new_tokens", "temperature", "prompts", "round_steps", "least")
 
 
 class Rounds:
-    """Rows and their order, as the loop takes them; the rows are what the model wrote itself."""
+    """The rows and their order for the loop; the model generates the rows itself."""
 
     def __init__(
         self, options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, paths: Sequence[Path]
@@ -171,7 +171,7 @@ class Rounds:
         self.highest_token = -1  # of the prompts
         tally = Tally()
         self._prompts = list(self._read_prompts(paths, tally))
-        size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # rows are as long as what it writes
+        size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # the length of rows is not known yet
         self.facts: dict[str, Any] = {**size, "data": tally.facts()}
         self._round = -1
         self._kept: list[dict[str, Any]] = []
@@ -179,26 +179,26 @@ class Rounds:
         self._rows: Rows | None = None
 
     def __len__(self) -> int:
-        """Return the number of prompts: without any there is nothing to train on."""
+        """Return the number of prompts."""
         return len(self._prompts)
 
     @property
     def decides(self) -> dict[str, Any]:
-        """What of the command line decides the next step."""
+        """Options and facts that decide the next step."""
         job = {name: getattr(self._options, name) for name in _DECIDES}
         if any(isinstance(record["prompt"], list) for record, _ in self._prompts):
-            job["messages learned as"] = "messages"  # by the program before, as the text of the template
-        if self.facts["data"]["newer"] > 2:  # other prompts than the program before would have read
+            job["messages learned as"] = "messages"  # older versions: the template's text
+        if self.facts["data"]["newer"] > 2:  # older versions read other prompts
             job["records read as"] = self.facts["data"]["newer"]
         return {"stage": self._options.stage, **job, "reward": named(self._options.reward)}
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What came of the newest round's texts."""
+        """Mean reward and share of passed texts of the newest round."""
         return {name: self._history[-1][name] for name in ("reward", "passed")} if self._history else {}
 
     def begin(self, model: CausalLM, card: Device, resume: Path | None) -> None:
-        """Take the model that is to write, and what it wrote before ``resume``."""
+        """Set the model that generates, and restore the texts of ``resume``."""
         self._model, self._card = model, card
         if resume is not None and (resume / WRITTEN).exists():
             state = json.loads((resume / WRITTEN).read_bytes())
@@ -206,7 +206,7 @@ class Rounds:
             self._keep()
 
     def step(self, step: int) -> list[int]:
-        """Return the rows of a step, which may be the first of a round."""
+        """Return the rows of a step; the first step of a round generates its texts."""
         number, within = divmod(step, self._options.round_steps)
         if number != self._round:
             while not self._kept or self._history[-1]["round"] < number:
@@ -217,16 +217,16 @@ class Rounds:
         return self._order.step(within)
 
     def batch(self, indexes: Sequence[int]) -> Batch:
-        """Return some rows."""
+        """Return the rows of ``indexes``."""
         return self._now.batch(indexes)
 
     def targets(self, indexes: Sequence[int]) -> int:
-        """Return how many tokens of some rows are to be learned."""
+        """Return the number of targets in the rows of ``indexes``."""
         return self._now.targets(indexes)
 
     @property
     def is_shared(self) -> bool:
-        """Whether a row of this round holds several documents."""
+        """Whether any row of this round has several documents."""
         return self._now.is_shared
 
     @property
@@ -236,7 +236,7 @@ class Rounds:
         return self._rows
 
     def _read_prompts(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-        """Yield records with their prompts as text; what has none is counted."""
+        """Yield records with their prompts as text; records without one are counted in ``tally``."""
         marks = special_texts(self._tokenizer)
         for record, place in records(paths, tally):
             try:
@@ -258,12 +258,12 @@ class Rounds:
                 yield row, prompt
 
     def samples(self) -> list[str]:
-        """Return up to three prompts, with a place for what the model writes and learns."""
+        """Return up to three prompts, each with a placeholder for the generated text."""
         return [f"{self._prompts[at][1]}{UNWRITTEN}" for at in spread(len(self._prompts))]
 
     @property
     def _room(self) -> int:
-        """How many tokens of a prompt the model sees: its last ones."""
+        """Number of tokens of a prompt that the model sees: its last ones."""
         return int(self._options.length - self._options.new_tokens)
 
     def _tokens(self, record: dict[str, Any], prompt: str) -> list[int]:
@@ -285,7 +285,7 @@ class Rounds:
         return prompt
 
     def _write(self, number: int, step: int) -> None:
-        """Write and judge texts of a round; each process writes for its part of the prompts."""
+        """Generate and score the texts of a round; each rank does so for its share of the prompts."""
         tries, options = len(self._history), self._options
         order = RowOrder(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
         chosen = order.step(tries)
@@ -329,7 +329,7 @@ class Rounds:
             )
 
     def _texts(self, at: int, seed: int) -> list[str]:
-        """Return what the model writes for a prompt."""
+        """Return the generated texts for a prompt."""
         device, whole, options = self._card.device, self._model.whole, self._options
         record, prompt = self._prompts[at]
         tokens = torch.tensor([self._tokens(record, prompt)[-self._room :]], device=device)
@@ -357,11 +357,11 @@ class Rounds:
         ]
 
     def _keep(self) -> None:
-        """Let the next checkpoint have what was written so far."""
+        """Put the texts so far into the next checkpoint."""
         self._model.beside[WRITTEN] = json.dumps({"rounds": self._history, "records": self._kept}).encode()
 
     def _packed(self) -> Rows:
-        """Return what is learned in this round as rows. Each process packs for itself: it is little."""
+        """Return the rows of this round. Each rank packs all of them: there are few."""
         with tempfile.TemporaryDirectory(prefix="round-") as name:
             path = Path(name) / "train-0.jsonl"
             path.write_text("".join(f"{_named(record)}\n" for record in self._kept))
@@ -376,5 +376,5 @@ class Rounds:
 
 
 def _named(record: Mapping[str, Any]) -> str:
-    """Return a line of training data with what was asked and written."""
+    """Return a JSON line with prompt and completion."""
     return json.dumps({name: record[name] for name in ("prompt", "completion")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _train(
         # From a checkpoint without fingerprint, or of another optimiser, only weights and step can be restored.
         alike = before is not None and before["job"]["optimizer"] == options.optimizer
         loop.restore(resume, details, optimizer=alike)
-        say(f"going on from step {loop.step}, {resumption.exactness}: {resumption.text()}")
+        say(f"resuming from step {loop.step}, {resumption.exactness}: {resumption.text()}")
     loop.run()
 
 
@@ -186,24 +187,18 @@ def _fingerprint(
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Device) -> CausalLM:
     """Return the model, or this rank's shard of it."""
     torch.manual_seed(training.seed)
-    model = _make_model(options, training, source, group, card)
+    make = partial(make_model, options, source, training.parent_dir, training.resume_dir, card)
+    if options.shared:
+        by = f"ZeRO-{options.zero}{' and host memory' if options.offload else ''}" if options.zero else "FSDP2"
+        say(f"the weights are sharded over {group.size} devices ({by})")
+        share_out = None if options.zero else Sharing(card, group).share_out
+        itemsize = card.dtype.itemsize if options.lora or options.zero else 4
+        model = load_in_turn(partial(make, share_out), itemsize * parameters(source), group)
+    else:
+        model = make()
     if options.apart:
         tell_apart(model.root)
     return model
-
-
-def _make_model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Device) -> CausalLM:
-    if not options.shared:
-        return make_model(options, source, training.parent_dir, training.resume_dir, card)
-    by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
-    say(f"the weights are shared out over {group.size} devices ({by})")
-    share_out = None if options.zero else Sharing(card, group).share_out
-    itemsize = card.dtype.itemsize if options.lora or options.zero else 4
-
-    def make() -> CausalLM:
-        return make_model(options, source, training.parent_dir, training.resume_dir, card, share_out)
-
-    return load_in_turn(make, itemsize * parameters(source), group)
 
 
 def _corpus(

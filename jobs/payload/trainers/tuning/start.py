@@ -1,4 +1,4 @@
-"""What passes before a process' first step: which libraries it reads, and where the seconds go."""
+"""The time before the first step of a process: which libraries it loads, and where the seconds go."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ _DRIVER = "libcuda.so.1"
 
 
 class Start:
-    """The seconds from the beginning of a process to the end of its first step, by what they went to."""
+    """Measures the seconds from the start of a process to the end of its first step, by part."""
 
     def __init__(self) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self._began = self._last = perf_counter()
         self._parts: list[str] = []
 
     def passed(self, name: str) -> None:
-        """Note that all since the last note went to ``name``."""
+        """Note that the time since the last note went to ``name``."""
         now = perf_counter()
         self._parts.append(f"{name} {now - self._last:.1f}")
         self._last = now
 
     def text(self) -> str:
-        """Return them in words."""
+        """Return the times as text."""
         return f"{self._last - self._began:.1f} s ({', '.join(self._parts)})"
 
 
 def leave_out_libraries(options: argparse.Namespace) -> None:
-    """Spare this process, before it loads any, libraries that transformers and peft load where they find them.
+    """Block libraries that transformers and peft would load if installed, and that are not used here.
 
-    They take seconds, and nothing here uses them: scikit-learn and torchvision ever, bitsandbytes, and SciPy that it
-    may ask for, where no number has fewer than 16 bits. To say None is Python's own word for a module that is not to be
-    found.
+    They take seconds: scikit-learn and torchvision always, bitsandbytes and SciPy unless something has 8 or 4 bits. A
+    module that is None in ``sys.modules`` cannot be imported.
     """
     unused = ["sklearn", "torchvision"]
     if options.bits == 16 and options.optimizer != "adamw8bit" and _is_plain(Path(options.model)):
@@ -51,17 +50,13 @@ def leave_out_libraries(options: argparse.Namespace) -> None:
 
 
 def _is_plain(model: Path) -> bool:
-    """Whether a model's folder says that its weights lie there as they are; of a name on the Hub nothing is known."""
+    """Return whether a model's folder has unquantised weights; False for a name on the Hub."""
     config = model / "config.json"
     return config.is_file() and "quantization_config" not in json.loads(config.read_bytes())
 
 
 def wake_device(local_rank: int, load: Callable[[str], Any] = ctypes.CDLL) -> threading.Thread:
-    """Let the driver make what this process computes in on its device while libraries are read, and return who waits.
-
-    Torch finds it there, and does not wait for it. Where there is no driver, or no such device, nothing happens here:
-    torch looks for itself, and says what is wrong.
-    """
+    """Create the device's CUDA context in a thread while libraries load, if possible; return the thread."""
 
     def wake() -> None:
         try:
@@ -78,12 +73,12 @@ def wake_device(local_rank: int, load: Callable[[str], Any] = ctypes.CDLL) -> th
 
 
 def bytecode_kept(cache: Path) -> dict[str, str]:
-    """Return variables that let Python keep what it compiles of libraries, where an image's settings forbid it.
+    """Return variables that let Python store bytecode of libraries if the image forbids it.
 
-    Such images mostly come without it: thousands of modules are then compiled before each first step, which
-    takes ten seconds. Beside the libraries, or in ``cache`` where they are somebody else's.
+    Most such images have none: each start would compile thousands of modules, which takes ten seconds. It is stored
+    beside the libraries, or in ``cache`` if that folder is read-only.
     """
-    if sys.pycache_prefix is not None:  # somebody has chosen a place
+    if sys.pycache_prefix is not None:  # the user has chosen a folder
         return {}
     variables = {"PYTHONDONTWRITEBYTECODE": ""}
     module = importlib.util.find_spec("torch")

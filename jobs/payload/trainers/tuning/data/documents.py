@@ -1,7 +1,7 @@
-"""Records of a corpus as documents: pieces of text, and which of them are to be learned.
+"""Records of a corpus as documents: pieces of text, with a flag for those that are learned.
 
-A line of a file is a record in one of the forms of forms.py. Of a text all is learned, of a prompt its completion, of a
-conversation, written by the tokenizer's chat template, what the assistant said.
+A line of a file is a record in one of the forms of forms.py. All of a text is learned; of a prompt and completion the
+completion; of a conversation, rendered by the chat template, the assistant's messages.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from ..errors import TrainingRefused, UnreadableData
 from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, TrainingRecord, is_learned, is_marked, read_record
 from .tally import Tally
 
-# A model's tokenizer, proven to give back what it was given.
-# Indents, tabs, several line ends, words of two scripts and an emoji: what code is made of.
+# Texts that every tokenizer must decode to themselves: indents, tabs, blank lines, several scripts and an emoji.
 PROBES = (
     "def f(x):\n    return x + 1\n",
     "\tif a  ==  b:\n\n\n\t\tpass  # two  spaces\n",
@@ -32,7 +31,7 @@ PROBES = (
 )
 
 _REASON_MAX = 300
-# The day that Llama 3.1's template has where no date is given, as the macro of a template.
+# A macro for chat templates that replaces strftime_now by the default date of Llama 3.1's template.
 _DAY = {"%d": "26", "%-d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%y": "24", "%Y": "2024", "%A": "Friday"}
 _DAY |= {"%H": "12", "%M": "00", "%S": "00"}
 _REPLACED = "".join(f".replace('{name}', '{value}')" for name, value in _DAY.items())
@@ -40,15 +39,12 @@ _ONE_DAY = f"{{%- macro strftime_now(format) -%}}{{{{ format{_REPLACED} }}}}{{%-
 
 
 def load_tokenizer(source: str) -> Any:
-    """Return the tokenizer of a folder or a name, as transformers loads it, or else as its own file says.
-
-    Raises TrainingRefused when neither gives back what it was given, or there is none.
-    """
+    """Return a model's tokenizer. Raises TrainingRefused if it is missing or does not decode what it encoded."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast, __version__
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:  # no such name, no way to the Hub, or a folder without one
+    except (OSError, ValueError) as error:  # unknown name, Hub not reachable, or a folder without a tokenizer
         why = " ".join(str(error).split())[:_REASON_MAX]
         raise TrainingRefused(
             f"{source} has no tokenizer that can be loaded: {why} Name a folder with tokenizer.json beside the model, "
@@ -58,12 +54,12 @@ def load_tokenizer(source: str) -> Any:
     if lost is None:
         return _with_one_day(tokenizer)
     if (Path(source) / "tokenizer.json").is_file():
-        # The tokenizers library reads the file as it is, whatever class the configuration names.
+        # The tokenizers library reads the file itself, whatever class the configuration names.
         again = PreTrainedTokenizerFast.from_pretrained(source, **_specials(source))
         if first_lost(again, PROBES) is None:
             print(
                 f"finetune: transformers {__version__} loads this tokenizer wrongly (it turned {lost[0]!r} into "
-                f"{lost[1]!r}); its tokenizer.json is used as it stands",
+                f"{lost[1]!r}); its tokenizer.json is used instead",
                 file=sys.stderr,
             )
             return _with_one_day(again)
@@ -75,7 +71,7 @@ def load_tokenizer(source: str) -> Any:
 
 
 def _with_one_day(tokenizer: Any) -> Any:
-    """Let a chat template that writes the date write one day's: else rows would change while a training runs."""
+    """Give a chat template that writes today's date a fixed one, or rows would change while a training runs."""
     template = tokenizer.chat_template
     if isinstance(template, str) and "strftime_now" in template:
         tokenizer.apply_chat_template = functools.partial(
@@ -85,7 +81,7 @@ def _with_one_day(tokenizer: Any) -> Any:
 
 
 def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first text that does not come back, and what came instead. Forms of one character are one."""
+    """Return the first text that is not decoded to itself (up to Unicode NFC), and what it is decoded to; else None."""
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -95,13 +91,13 @@ def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
 
 
 def stop_tokens(source: str, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens at which generation with a model stops, as its folder or name says."""
+    """Return the token IDs at which generation of a model (folder or name) stops."""
     from transformers import AutoConfig, GenerationConfig
 
     tokens: list[Any] = []
     try:
         tokens.append(GenerationConfig.from_pretrained(source).eos_token_id)
-    except (OSError, ValueError):  # it has none
+    except (OSError, ValueError):  # no generation_config.json
         tokens.append(getattr(AutoConfig.from_pretrained(source).get_text_config(), "eos_token_id", None))
     if tokenizer.eos_token is not None and tokenizer.eos_token in tokenizer.get_vocab():
         tokens.append(tokenizer.eos_token_id)
@@ -110,7 +106,7 @@ def stop_tokens(source: str, tokenizer: Any) -> frozenset[int]:
 
 
 def some_stops(source: str, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens at which generation stops. Raises UnreadableData where it stops at none."""
+    """Return the token IDs at which generation stops. Raises UnreadableData if there are none."""
     stops = stop_tokens(source, tokenizer)
     if not stops:
         raise UnreadableData(
@@ -121,7 +117,7 @@ def some_stops(source: str, tokenizer: Any) -> frozenset[int]:
 
 
 def check_vocabulary(source: str, tokenizer: Any, most: int) -> None:
-    """Raise UnreadableData where the highest token of the data is none that the model knows."""
+    """Raise UnreadableData if the highest token ID of the data has no embedding in the model."""
     from transformers import AutoConfig
 
     size = int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
@@ -133,7 +129,7 @@ def check_vocabulary(source: str, tokenizer: Any, most: int) -> None:
 
 
 def digest(tokenizer: Any) -> str:
-    """Return what names a tokenizer: the sha256 of its whole definition and its special tokens."""
+    """Return the SHA-256 of a tokenizer's whole definition, special tokens and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     definition = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps([tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template], sort_keys=True)
@@ -141,7 +137,7 @@ def digest(tokenizer: Any) -> str:
 
 
 def _specials(source: str) -> dict[str, Any]:
-    """Return the special tokens that the configuration names; the class that it names is what went wrong."""
+    """Return the special tokens of tokenizer_config.json, by name, without the tokenizer class that it names."""
     path = Path(source) / "tokenizer_config.json"
     config = json.loads(path.read_bytes()) if path.is_file() else {}
     named = {}
@@ -154,22 +150,19 @@ def _specials(source: str) -> dict[str, Any]:
     return named
 
 
-_MARK = "\ufeff"  # of byte order, where a file begins, or another one that was appended to it
+_MARK = "\ufeff"  # byte order mark, also in the middle of concatenated files
 _BLANK = " \t\r\n" + _MARK
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that stands in somebody's words
+_OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that occurs in the data
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _DATA = {".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".gz", ".zst", ".bz2", ".xz"}
-_WHY_MAX = 120  # characters of what a template says
+_WHY_MAX = 120  # characters of a template's error
 _PROMPT_TAIL = 40  # characters at the end of a prompt that may begin an answer: <think>
 _WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
 
 
 class Piece(NamedTuple):
-    """Text of a document, and whether the model is to learn to write it.
-
-    ``meant``: special tokens in it are special. They come from a template, and never from somebody's words.
-    """
+    """Text of a document; ``learned``: it has targets; ``meant``: special tokens in it count, as it is a template's."""
 
     text: str
     learned: bool
@@ -177,7 +170,7 @@ class Piece(NamedTuple):
 
 
 class TokenDocument(NamedTuple):
-    """Pieces in order. ``plain``: begun and ended by the tokenizer's own marks, which a chat template writes itself."""
+    """Pieces in order. ``plain``: BOS and EOS are added; a chat template writes its own."""
 
     pieces: tuple[Piece, ...]
     plain: bool
@@ -186,19 +179,19 @@ class TokenDocument(NamedTuple):
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a corpus, in the order in which they are read."""
+    """Return the files of a corpus in reading order."""
     return sorted(folder.glob(pattern))
 
 
 def unread(folder: Path, paths: Sequence[Path]) -> list[list[Any]]:
-    """Return files that look like training data and are none, as a tally's reasons; each counts as one record."""
+    """Return files that look like training data but are not read, as reasons of a tally, each counted as one record."""
     beside = sorted(path for path in folder.glob("train*") if path not in paths and path.is_file())
     why = "its records are not read: files of records are train-*.jsonl"
     return [[why, 1, path.name] for path in beside if path.suffix in _DATA]
 
 
 def data_digest(paths: Sequence[Path]) -> str:
-    """Return the sha256 over the names and bytes of files."""
+    """Return the SHA-256 over names and contents of files."""
     whole = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -207,7 +200,7 @@ def data_digest(paths: Sequence[Path]) -> str:
 
 
 def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[TokenDocument]:
-    """Yield the documents of files, in order; what is none is counted."""
+    """Yield the documents of files in order; skipped records are counted in ``tally``."""
     for record, place in records(paths, tally):
         if any(True for _ in named_images(record)):
             tally.leave(place, "it has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
@@ -217,7 +210,7 @@ def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[T
 
 
 def named_images(record: dict[str, Any]) -> Iterator[object]:
-    """Yield what a record of messages names as its images, in order; None for one that it does not name."""
+    """Yield the image references of a record's messages in order; None for one without a reference."""
     lists = [part for name in ("messages", "prompt", "completion") if isinstance(part := record.get(name), list)]
     for message in chain.from_iterable(lists):
         content = message.get("content") if isinstance(message, dict) else None
@@ -228,7 +221,7 @@ def named_images(record: dict[str, Any]) -> Iterator[object]:
 
 
 def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON objects of files, one a line or in one array, with their places; what is none is counted."""
+    """Yield the JSON objects of files (one per line, or one array) with their places; others are counted as skipped."""
     for path in paths:
         for value, place in _values(path, tally):
             if isinstance(value, dict):
@@ -238,7 +231,7 @@ def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any
 
 
 def _values(path: Path, tally: Tally) -> Iterator[tuple[Any, str]]:
-    """Yield the JSON values of a file. Bytes that are not UTF-8 cost their line, and marks of byte order nothing."""
+    """Yield the JSON values of a file with their places. Invalid UTF-8 loses only its line."""
     with path.open("rb") as file:
         wide = file.read(2) in _UTF16
     tally.since(2, changed=wide)
@@ -254,12 +247,12 @@ def _values(path: Path, tally: Tally) -> Iterator[tuple[Any, str]]:
 
 
 def _opened(path: Path, *, wide: bool) -> IO[str]:
-    """Open text; what is not UTF-8 becomes halves of characters, by which its line is known."""
+    """Open text; bytes that are not UTF-8 become lone surrogates, by which their line is recognised."""
     return path.open(encoding="utf-16" if wide else "utf-8", errors="replace" if wide else "surrogateescape")
 
 
 def _array(path: Path, *, wide: bool) -> list[Any] | None:
-    """Return the elements of a file that is one JSON array; None for another one."""
+    """Return the elements of a file that is one JSON array; None for any other file."""
     with _opened(path, wide=wide) as file:
         while head := file.read(1):
             if head not in _BLANK:
@@ -268,7 +261,7 @@ def _array(path: Path, *, wide: bool) -> list[Any] | None:
             return None
         try:
             array = json.loads(head + file.read())
-        except (ValueError, RecursionError):  # lines, the first of which is an array
+        except (ValueError, RecursionError):  # JSON lines that start with an array
             return None
     return array if isinstance(array, list) else None
 
@@ -284,7 +277,7 @@ def _value(text: str, place: str, tally: Tally) -> Iterator[tuple[Any, str]]:
 
 
 def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> TokenDocument | None:
-    """Return a record as a document; None where it has nothing to be learned, which is counted."""
+    """Return a record as a document; None, counted in ``tally``, if nothing of it can be learned."""
     try:
         read = read_record(record)
         if read.form == "preference":
@@ -304,7 +297,7 @@ def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally
 
 
 def _is_read_otherwise(read: TrainingRecord, tokenizer: Any) -> bool:
-    """Return whether programs before version 3 of rows wrote a conversation otherwise."""
+    """Return whether programs before version 3 of rows wrote a conversation in another way."""
     changed = any(
         is_marked(message) or message.get("tool_calls") or with_one_text(message) is not message
         for message in read.messages
@@ -338,7 +331,7 @@ def _is_text(text: str) -> bool:
 
 
 def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
-    """Yield a conversation in pieces, split where the assistant begins and ends."""
+    """Yield a conversation in pieces, split where the assistant's messages begin and end."""
     marks = special_texts(tokenizer)
     messages = [_without(with_one_text(message), marks) for message in read.messages]
     variables = _without(dict(read.extras), marks)
@@ -350,8 +343,8 @@ def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
         after = rendered(tokenizer, messages[: at + 1], for_answer=False, variables=variables)
         if not (before.startswith(written) and after.startswith(before)):
             raise OddRecord(
-                "the chat template writes its conversation otherwise once it goes on, so that what the assistant said "
-                "has no place of its own; give each answer as a record of prompt and completion"
+                "the chat template changes earlier messages when the conversation continues, so that the assistant's "
+                "answers cannot be located; give each answer as a record of prompt and completion"
             )
         check_written(message, after[len(before) :], before[len(written) :])
         yield from _pieces(before[len(written) :], marks, learned=False)
@@ -362,7 +355,7 @@ def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
 
 
 def with_one_text(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose parts, if all are text, are one; most templates write a list as Python does."""
+    """Return a message whose text parts are joined; most templates would write a list in Python's notation."""
     content = message.get("content")
     if not isinstance(content, list) or any(not isinstance(part.get("text"), str) for part in content):
         return message
@@ -370,10 +363,7 @@ def with_one_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_written(message: dict[str, Any], learned: str, before: str) -> None:
-    """Raise LostPart unless all that an assistant's message says is learned, white space aside.
-
-    Marks of thinking may stand at the end of what is before.
-    """
+    """Raise LostPart unless a message of the assistant is learned whole, apart from white space."""
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     parts = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
     parts += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
@@ -384,7 +374,7 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
 
 
 def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict[str, Any]) -> None:
-    """Raise LostPart unless all that others say, and the tools that there are, stands in a written conversation."""
+    """Raise LostPart unless a rendered conversation has the messages of all other roles, and the tools."""
     bare = _bare(written)
     for message in messages:
         content, role = message.get("content"), message["role"]
@@ -396,7 +386,7 @@ def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict
 
 
 def _holds(bare: str, rendering: str) -> bool:
-    """Return whether a text without white space holds another, as it is or as JSON writes it."""
+    """Return whether a text without white space contains another, as it is or JSON-encoded."""
     return _bare(rendering) in bare or _bare(json.dumps(rendering, ensure_ascii=False)[1:-1]) in bare
 
 
@@ -405,14 +395,14 @@ def _bare(text: str) -> str:
 
 
 def special_texts(tokenizer: Any) -> tuple[str, ...]:
-    """Return the texts that a tokenizer takes for special tokens, the longest first."""
+    """Return the texts that a tokenizer parses as special tokens, longest first."""
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
     special = {str(token) for token in added.values() if getattr(token, "special", False)}
     return tuple(sorted(special - {""}, key=lambda text: (-len(text), text)))
 
 
 def check_words(value: Any, marks: Sequence[str]) -> None:
-    """Raise OddRecord for a text or messages whose words cannot be encoded, or that would become special tokens."""
+    """Raise OddRecord if a text, or a text of messages, cannot be encoded or contains a special token."""
     if isinstance(value, str):
         if not _is_text(value):
             raise OddRecord("it has half of a character (a lone surrogate)")
@@ -426,7 +416,7 @@ def check_words(value: Any, marks: Sequence[str]) -> None:
 
 
 def _without(value: Any, marks: tuple[str, ...]) -> Any:
-    """Return a message with numbers in the places of special tokens, which only the template may write."""
+    """Return a message with numbered placeholders for special tokens, which only the template may write."""
     if isinstance(value, str):
         if not any(mark in value for mark in marks):
             return value
@@ -450,16 +440,13 @@ def _pieces(text: str, marks: tuple[str, ...], *, learned: bool) -> Iterator[Pie
 
 
 def rendered(tokenizer: Any, messages: list[Any], *, for_answer: bool, variables: dict[str, Any] | None = None) -> str:
-    """Return messages as the chat template writes them. Raises OddRecord where it does not.
-
-    Arguments of calls are objects for most templates, and JSON in a string, as OpenAI's interface has them, for some.
-    """
+    """Return messages as the chat template writes them. Raises OddRecord if it fails."""
     asking = {**(variables or {}), "tokenize": False, "add_generation_prompt": for_answer}
     called = [_with_arguments(message) for message in messages]
     try:
         return str(tokenizer.apply_chat_template(called, **asking))
-    except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
-        if called != messages:
+    except Exception as error:  # noqa: BLE001 - a template is a foreign program
+        if called != messages:  # some templates need the arguments of calls as JSON strings
             with contextlib.suppress(Exception):
                 return str(tokenizer.apply_chat_template(messages, **asking))
         why = " ".join(f"{error}".split())[:_WHY_MAX] or type(error).__name__
@@ -467,7 +454,7 @@ def rendered(tokenizer: Any, messages: list[Any], *, for_answer: bool, variables
 
 
 def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose calls have arguments that are objects, where it has them in strings."""
+    """Return a message whose tool calls have their arguments as objects, parsed if they are strings."""
     calls = message.get("tool_calls")
     return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
 

@@ -1,4 +1,4 @@
-"""Forms that a record of training data may have, read in one place for trainers and the corpus.
+"""Forms of a record of training data, read here for trainers and the corpus.
 
 | form | record |
 |---|---|
@@ -9,8 +9,8 @@
 | sharegpt | ``{"conversations": [{"from": ..., "value": ...}, ...]}`` |
 | preference | ``{"prompt": ..., "chosen": ..., "rejected": ...}``, or ``prompt``, ``completion`` and ``label`` |
 
-A conversation may have ``system``, ``tools`` and ``chat_template_kwargs`` beside it, Alpaca's record ``system`` and
-``history``. A message with a weight of 0, or ``train: false``, is read and not learned.
+A conversation may also have ``system``, ``tools`` and ``chat_template_kwargs``; an Alpaca record ``system`` and
+``history``. A message with a weight of 0, or ``train: false``, is context and not learned.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 ASSISTANT = "assistant"
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # what an assistant's message may have beside its content
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # fields of an assistant's message beside its content
 _SPEAKERS = {
     "human": "user", "user": "user", "gpt": ASSISTANT, "assistant": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT,
     "bing": ASSISTANT, "bard": ASSISTANT, "system": "system", "tool": "tool", "observation": "tool",
     "function_response": "tool", "function_call": ASSISTANT,
 }  # fmt: skip
-# What frameworks call the flag of a message that says whether it is learned.
+# Names that frameworks give the flag "this message is learned".
 _FLAGS = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_weight")
-_BESIDE = ("system", "history", "tools", "chat_template_kwargs")  # of a record, and part of what is learned
+_BESIDE = ("system", "history", "tools", "chat_template_kwargs")  # fields of a record that are part of the text
 _MEDIA_KEYS = ("image", "images", "video", "videos", "audio", "audios")
-_REPEATED = 16  # characters of a prompt that no answer repeats
+_REPEATED = 16  # a prompt of at least so many characters is not repeated by chance
 _ALPACA = (
     "Below is an instruction that describes a task{}. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{}\n\n{}### Response:\n"
@@ -39,18 +39,15 @@ _ALPACA = (
 
 
 class OddRecord(ValueError):
-    """A record that nothing can be learned from; the message says why."""
+    """A record from which nothing can be learned; the message says why."""
 
 
 class LostPart(OddRecord):
-    """A record that would be learned without one of its parts. Rows of a format before 3 were made without it."""
+    """A record that would be learned without one of its parts, as row formats before 3 did."""
 
 
 class TrainingRecord(NamedTuple):
-    """A record in one shape: ``text``, or ``prompt`` and ``answer``, or ``messages`` learned from ``learned_from`` on.
-
-    ``fields`` are those of its form, as they stood; ``extras`` is what the chat template gets beside messages.
-    """
+    """A record as text, or prompt and answer, or messages; ``fields`` as given, ``extras`` for the template."""
 
     form: str
     fields: dict[str, Any]
@@ -63,7 +60,7 @@ class TrainingRecord(NamedTuple):
 
 
 def read_record(record: Any) -> TrainingRecord:
-    """Return a record by its form; the form with the most structure counts. Raises OddRecord."""
+    """Return a record by its form, the one with the most structure first. Raises OddRecord."""
     if not isinstance(record, dict):
         raise OddRecord("it is no JSON object")
     for names, read in _FORMS:
@@ -75,7 +72,7 @@ def read_record(record: Any) -> TrainingRecord:
 
 
 def read_prompt(record: dict[str, Any]) -> TrainingRecord:
-    """Return what a model is to answer, as a text or as messages. Raises OddRecord."""
+    """Return the prompt of a record, a text or messages. Raises OddRecord."""
     prompt = record.get("prompt")
     if not prompt or not isinstance(prompt, str | list):
         raise OddRecord("it has no prompt")
@@ -87,30 +84,32 @@ def read_prompt(record: dict[str, Any]) -> TrainingRecord:
 
 
 def has_more(record: dict[str, Any]) -> bool:
-    """Return whether a record has messages in parts or something beside them, of which rows before 3 knew nothing."""
+    """Return whether a record has messages in parts or fields beside them, which row formats before 3 ignored."""
     lists = [part for part in record.values() if isinstance(part, list)]
     contents = [message.get("content") for part in lists for message in part if isinstance(message, dict)]
     return any(isinstance(content, list) for content in contents) or any(record.get(name) for name in _BESIDE)
 
 
 def without_given(read: TrainingRecord) -> TrainingRecord:
-    """Return a record of a stage that gives the chat template messages alone. Raises LostPart where it has more."""
+    """Return a record for a stage that gives the chat template only messages. Raises LostPart if it has more."""
     if read.extras:
         raise LostPart(f"its {', '.join(read.extras)} would be lost: only --stage sft gives them to the chat template")
     return read
 
 
 def readable(record: TrainingRecord) -> str:
-    """Return a record as plain text, as a corpus counts, tags and compares it."""
-    if record.messages:
-        return "\n\n".join(
-            f"{message.get('role')}: {_content_text(message.get('content'))}" for message in record.messages
-        )
-    return record.text or record.prompt + record.answer
+    """Return a record as plain text, by which a corpus counts, tags and compares it."""
+    lines = []
+    for message in record.messages:
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = " ".join(part["text"] for part in content if isinstance(part.get("text"), str))
+        lines.append(f"{message.get('role')}: {content}")
+    return "\n\n".join(lines) or record.text or record.prompt + record.answer
 
 
 def is_learned(message: dict[str, Any]) -> bool:
-    """Return whether a message is the assistant's and not marked as one that is only read. Raises OddRecord."""
+    """Return whether a message is the assistant's and not marked as context only. Raises LostPart for odd marks."""
     if message["role"] != ASSISTANT:
         return False
     weights = [message[name] for name in _FLAGS if message.get(name) is not None]
@@ -125,7 +124,7 @@ def is_marked(message: dict[str, Any]) -> bool:
 
 
 def _with_what_is_beside(record: dict[str, Any], read: TrainingRecord) -> TrainingRecord:
-    """Return a record with what stands beside its form. Raises LostPart for what has no place in it."""
+    """Return a record with the fields beside its form. Raises LostPart for a field that has no use there."""
     if key := next((name for name in _MEDIA_KEYS if record.get(name)), ""):
         raise LostPart(
             f'its {key} would be lost: name each in the content of its message, {{"type": "image", "image": ...}}'
@@ -145,7 +144,7 @@ def _with_what_is_beside(record: dict[str, Any], read: TrainingRecord) -> Traini
 
 
 def _other_fields(beside: dict[str, Any]) -> dict[str, Any]:
-    """Return tools, as a list of functions, and variables of the chat template."""
+    """Return the variables of the chat template, with tools as a list of functions. Raises LostPart."""
     tools, more = beside.get("tools"), beside.get("chat_template_kwargs", {})
     try:
         tools = json.loads(tools) if isinstance(tools, str) else tools
@@ -169,8 +168,7 @@ def _text(record: dict[str, Any]) -> TrainingRecord:
 
 
 def _messages(record: dict[str, Any]) -> TrainingRecord:
-    messages = _checked(record["messages"])
-    return TrainingRecord("messages", {"messages": record["messages"]}, messages=messages)
+    return TrainingRecord("messages", {"messages": record["messages"]}, messages=_checked(record["messages"]))
 
 
 def _sharegpt(record: dict[str, Any]) -> TrainingRecord:
@@ -182,7 +180,7 @@ def _sharegpt(record: dict[str, Any]) -> TrainingRecord:
 
 
 def _turn(turn: Any) -> dict[str, Any]:
-    """Return a turn as a message; a call of a function, written as JSON, as one that the template knows."""
+    """Return a ShareGPT turn as a message; a function call in JSON becomes a tool call."""
     if not isinstance(turn, dict):
         raise OddRecord("a turn of its conversation is no object")
     speaker = turn.get("from", turn.get("role"))
@@ -219,14 +217,14 @@ def _alpaca(record: dict[str, Any]) -> TrainingRecord:
         {name: record[name] for name in ("instruction", "input", "output") if name in record},
         messages=(*before, {"role": "user", "content": question}, {"role": ASSISTANT, "content": output}),
     )
-    if before or record.get("system"):  # for which the form of its authors has no place
+    if before or record.get("system"):  # Alpaca's text form has no place for these
         return read
     prompt = _ALPACA.format(context, instruction, f"### Input:\n{more}\n\n" if more else "")
     return read._replace(prompt=prompt, answer=output)
 
 
 def _history(turns: Any) -> list[dict[str, Any]]:
-    """Return earlier turns, pairs of what was asked and answered, as messages."""
+    """Return earlier turns of Alpaca, pairs of question and answer, as messages. Raises LostPart."""
     is_history = isinstance(turns, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in turns)
     if not is_history or not all(isinstance(text, str) and text.strip() for pair in turns for text in pair):
         raise LostPart("its history is no list of pairs of texts")
@@ -248,13 +246,14 @@ def _prompt(record: dict[str, Any]) -> TrainingRecord:
 
 
 def _marked(record: dict[str, Any]) -> TrainingRecord:
-    if not isinstance(record["label"], bool):
-        return _prompt(record)  # a label of some other kind
-    return _prompt(record)._replace(form="preference", fields={n: record[n] for n in ("prompt", "completion", "label")})
+    read = _prompt(record)
+    if not isinstance(record["label"], bool):  # not a mark of preference
+        return read
+    return read._replace(form="preference", fields={**read.fields, "label": record["label"]})
 
 
 def _preference(record: dict[str, Any]) -> TrainingRecord:
-    """Read a pair; without a prompt of its own it is what both conversations begin with."""
+    """Read a pair; without a prompt, the prompt is the common beginning of both conversations."""
     chosen, rejected, prompt = record["chosen"], record["rejected"], record.get("prompt")
     if prompt is None:
         prompt, chosen, rejected = _common(chosen, rejected)
@@ -314,12 +313,6 @@ def check_messages(messages: Any) -> None:
             raise OddRecord("a message has no content")
         if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
             raise OddRecord("a part of a message's content is no object")
-
-
-def _content_text(content: Any) -> str:
-    if isinstance(content, list):
-        return " ".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    return content or ""
 
 
 _FORMS = (

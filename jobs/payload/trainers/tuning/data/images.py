@@ -1,15 +1,14 @@
-"""Rows with images, for models of Qwen2-VL's kind: a record is a row, whose images become tokens of it.
+"""Rows with images, for models like Qwen2-VL: each record is a row in which an image takes several tokens.
 
-A record's messages hold ``{"type": "image", "image": ...}`` beside their text: a path below the folder of the data, or
-the file itself in base64. Each image is read and brought to its size once; rows and images lie on disk, found again by
-the digest of all that they depend on. Rows are filled up, not shared: places of an image's tokens have three numbers.
+Messages have ``{"type": "image", "image": ...}`` parts: a path below the data folder, or the file in base64. Each image
+is read and resized once; rows and images are cached on disk under a digest of everything that they depend on. Rows are
+padded, not packed, because image tokens have three-dimensional positions.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import io
 import json
 import math
@@ -29,28 +28,28 @@ FORMAT = 3  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
-_TURNED = 0x0112  # of what a camera notes: how it was held
-_PIXELS_MAX = 100_000_000  # of an image as it is stored; more is a mistake, or an attack
+_TURNED = 0x0112  # EXIF orientation
+_PIXELS_MAX = 100_000_000  # of a stored image; more is a mistake or an attack
 
 
 class Sight(NamedTuple):
-    """How a model sees: the token that stands for an image, and its patches, ``merge`` squared of which are a token."""
+    """The image settings of a model: its image token, and its patches, of which ``merge`` squared make one token."""
 
     token: int
     patch: int
     merge: int
-    frames: int  # an image is so many equal ones, as in a film
+    frames: int  # an image counts as so many equal frames
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
-    most: int  # tokens of an image
+    most: int  # tokens per image
 
     @property
     def side(self) -> int:
-        """Pixels of a token's side."""
+        """Side of a token in pixels."""
         return self.patch * self.merge
 
     def size(self, wide: int, high: int) -> tuple[int, int]:
-        """Return the size, in whole tokens, of an image of so many pixels: in proportion, and ``most`` at most."""
+        """Return the size (columns, rows) in tokens of an image in pixels: in proportion, at most ``most`` tokens."""
         shrink = min(1.0, math.sqrt(self.most * self.side**2 / (wide * high)))
         columns, rows = (max(1, round(shrink * length / self.side)) for length in (wide, high))
         while columns * rows > self.most:
@@ -58,18 +57,18 @@ class Sight(NamedTuple):
         return columns, rows
 
     def patches(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return an image of bytes (high, wide, 3) as the model takes it: a row for each patch, by tokens."""
+        """Return the patches of an image of bytes (height, width, 3) as the model takes them, ordered by token."""
         mean, deviation = (np.asarray(part, np.float32) for part in (self.mean, self.deviation))
         values = (pixels.astype(np.float32) / 255 - mean) / deviation
         rows, columns = (length // self.side for length in pixels.shape[:2])
         parts = values.reshape(rows, self.merge, self.patch, columns, self.merge, self.patch, 3)
-        parts = parts.transpose(0, 3, 1, 4, 6, 2, 5)  # token, its patches, colours, the patch's lines
+        parts = parts.transpose(0, 3, 1, 4, 6, 2, 5)  # token, patches, colours, lines
         parts = np.repeat(parts[:, :, :, :, :, None], self.frames, axis=5)
         return parts.reshape(rows * columns * self.merge**2, -1)
 
 
 def find_sight(source: str, image_tokens: int) -> Sight | None:
-    """Return how the model of a folder or name reads images; None if it does not. Raises TrainingRefused."""
+    """Return how a model (folder or name) reads images; None if it does not. Raises TrainingRefused."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -86,19 +85,19 @@ def find_sight(source: str, image_tokens: int) -> Sight | None:
 
 
 def preprocessor(source: str) -> bytes:
-    """Return the file that says what a model's images are. Raises OSError when there is none."""
+    """Return the content of preprocessor_config.json. Raises OSError if there is none."""
     from transformers.utils import cached_file
 
     return Path(str(cached_file(source, PREPROCESSOR))).read_bytes()
 
 
 class ImageRows(Rows):
-    """Rows on disk, and their images."""
+    """Rows on disk, with their images."""
 
     def __init__(self, folder: Path, sight: Sight) -> None:
         super().__init__(folder)
         self._sight = sight
-        self._places = np.load(folder / "places.npy")  # of each image: its row, where it begins, height and width
+        self._places = np.load(folder / "places.npy")  # per image: row, offset, height, width
         size = (folder / "images.bin").stat().st_size
         self._pixels: np.ndarray[Any, Any] = (
             np.memmap(folder / "images.bin", np.uint8, "r") if size else np.zeros(0, np.uint8)
@@ -106,7 +105,7 @@ class ImageRows(Rows):
         self._first = np.searchsorted(self._places[:, 0], np.arange(len(self) + 1))
 
     def batch(self, indexes: Sequence[int]) -> Batch:
-        """Return some rows with their images, if they have any."""
+        """Return the rows of ``indexes`` with their images, if any."""
         batch = super().batch(indexes)
         patches, grids = [], []
         for index in indexes:
@@ -125,7 +124,7 @@ class ImageRows(Rows):
 
 
 def image_digest(folder: Path) -> str:
-    """Return the sha256 over names and bytes of all images below the folder of the data."""
+    """Return the SHA-256 over names and contents of all images below the data folder."""
     return data_digest(sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES))
 
 
@@ -139,17 +138,15 @@ def lay(
     rows_max: int | None = None,
     stops: Collection[int] | None = None,
 ) -> ImageRows:
-    """Return the rows of files whose images are below ``folder``: found in ``cache``, or made there, whole or not."""
+    """Return the rows of files whose images are below ``folder``, from ``cache`` or created there."""
     depends = [FORMAT, data_digest(paths), image_digest(folder), digest(tokenizer), list(sight), length, rows_max]
-    kept = cache / hashlib.sha256(json.dumps([*depends, sorted(stops or ())]).encode()).hexdigest()
 
     def write(partial: Path) -> dict[str, Any]:
         tally = Tally()
         rows = _rows(paths, folder, tokenizer, sight, length, tally, stops)
         return {**_write(partial, rows, tokenizer, length, rows_max), "data": tally.facts()}
 
-    find_or_make(kept, write)
-    return ImageRows(kept, sight)
+    return ImageRows(find_or_make(cache, [*depends, sorted(stops or ())], write), sight)
 
 
 class _Row(NamedTuple):
@@ -167,7 +164,7 @@ def _rows(
     tally: Tally,
     stops: Collection[int] | None,
 ) -> Iterator[_Row]:
-    """Yield records as rows; what is longer than a row is left out, because half an image means nothing."""
+    """Yield records as rows. A record longer than a row is skipped, because half an image is meaningless."""
     for record, place in records(paths, tally):
         document = document_of(record, tokenizer, place, tally)
         if document is None:
@@ -195,7 +192,7 @@ def _rows(
 
 
 def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[Any, Any]:
-    """Return an image at its size, (high, wide, 3) in bytes. Raises OddRecord."""
+    """Return a resized image, bytes of shape (height, width, 3). Raises OddRecord."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
@@ -206,22 +203,21 @@ def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarra
             if stored.width * stored.height > _PIXELS_MAX:
                 raise ValueError(f"it has {stored.width} x {stored.height} pixels")
             tally.since(3, changed=stored.getexif().get(_TURNED, 1) != 1)
-            image = ImageOps.exif_transpose(stored)  # as its camera was held, and as servers show it to models
+            image = ImageOps.exif_transpose(stored)  # servers rotate images in the same way
             columns, rows = sight.size(image.width, image.height)
             sized = image.convert("RGB").resize((columns * sight.side, rows * sight.side), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         reason = "it is no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
         raise OddRecord(
-            f"the image {label} cannot be used: {reason}. An image is a path below the folder of the data, or the file "
-            "in base64"
+            f"the image {label} cannot be used: {reason}. An image is a path below the data folder, or a file in base64"
         ) from None
     return np.asarray(sized)
 
 
 def _file(source: object, folder: Path) -> Path | io.BytesIO:
-    """Return what can be opened. Raises ValueError for what is neither a path within the folder nor base64."""
+    """Return what Pillow can open. Raises ValueError if it is neither a path inside the folder nor base64."""
     if not isinstance(source, str) or not source:
-        raise ValueError("no text says where it is")
+        raise ValueError("it is not a text")
     head, comma, body = source.partition(",")
     if source.startswith("data:") and comma and head.endswith(";base64"):
         return io.BytesIO(_bytes(body))
@@ -241,7 +237,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows_max: int | None) -> dict[str, int]:
-    """Lay rows and images on disk as they come, and return what they are."""
+    """Write rows and images as they come; return their counts."""
     filler, count, written, begin = tokenizer.eos_token_id or 0, 0, 0, 0
     places: list[tuple[int, int, int, int]] = []
     files = [(folder / name).open("wb") for name in ("tokens.bin", "marks.bin", "images.bin")]
@@ -249,7 +245,7 @@ def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows
         for tokens, marks, images in rows:
             space = length - len(tokens)
             tokens_file.write(np.asarray([*tokens, *[filler] * space], np.int32).tobytes())
-            marks_file.write(marks + bytes(space))  # nothing before a row's end sees what fills it
+            marks_file.write(marks + bytes(space))  # tokens do not attend to the padding after them
             for image in images:
                 places.append((count, begin, image.shape[0], image.shape[1]))
                 images_file.write(image.tobytes())

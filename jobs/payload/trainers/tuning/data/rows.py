@@ -260,10 +260,7 @@ class Rows:
 
 
 class RowOrder:
-    """The rows of each step: every epoch has all rows once, shuffled by seed and epoch number.
-
-    It does not depend on the number of devices, so that a job that moves to more or fewer continues with the same rows.
-    """
+    """The rows of each step, whatever the number of devices: each epoch has all rows, shuffled by seed and epoch."""
 
     def __init__(self, rows: int, rows_per_step: int, seed: int) -> None:
         self._rows, self._per_step, self._seed = rows, rows_per_step, seed
@@ -299,7 +296,6 @@ def pack(
     ``encoded``. ``rows_max`` None means all rows.
     """
     depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, alone, sorted(stops or ())]
-    folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
     def write(partial: Path) -> Mapping[str, Any]:
         tally = Tally()
@@ -307,17 +303,14 @@ def pack(
         facts = write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max, alone=alone)
         return {**facts, "data": tally.facts()}
 
-    find_or_make(folder, write)
-    return Rows(folder)
+    return Rows(find_or_make(cache, depends, write))
 
 
-def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
-    """Create a folder of rows unless it is complete; ``write`` fills a temporary folder, which is then renamed.
-
-    A folder with truncated files (full disk, machine that died) is created again. Raises OSError if writing fails.
-    """
+def find_or_make(cache: Path, depends: list[Any], write: Callable[[Path], Mapping[str, Any]]) -> Path:
+    """Return the folder of rows named by ``depends``, created atomically by ``write`` if needed. Raises OSError."""
+    folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
     if is_whole(folder):
-        return
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
@@ -332,6 +325,7 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return folder
 
 
 def encoded(
@@ -491,10 +485,7 @@ _LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
 def describe(
     training: Training, facts: dict[str, Any], size: tuple[int, int], texts: Sequence[str], places: int = 0
 ) -> None:
-    """Report and print the training data: ``facts`` of a tally, ``size`` in (rows, tokens), and samples.
-
-    ``places`` is the capacity of the rows in tokens; 0 if it is not known beforehand.
-    """
+    """Report and print the data: a tally's ``facts``, ``size`` (rows, tokens), samples, ``places`` (0: unknown)."""
     data = training_data(facts, size, places)
     data_text = data
     for most in (_TEXT_MAX, 160, 80, 40, 20):  # a character may take twelve bytes

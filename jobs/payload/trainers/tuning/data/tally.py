@@ -1,4 +1,4 @@
-"""What became of each record of the data: learned, or left out for a reason, which is counted with its first place."""
+"""Counts of the records of training data: learned, or left out for a reason, with the place of the first one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnreadableData
 
-_REASONS_MAX = 20  # kept; more are counted as one
+_REASONS_MAX = 20  # further reasons are counted together
 _MORE = "another reason"
 _EXAMPLES = 5
 SKIP_AT_MOST = 1.0  # percent of the records
@@ -18,25 +18,25 @@ class Tally:
 
     def __init__(self) -> None:
         self.forms: Counter[str] = Counter()
-        self.left_out: dict[str, list[Any]] = {}  # by reason: how many, and where the first one is
-        self.tokens = 0  # of pairs, which are counted as they are read
-        self.cut = 0  # documents that are longer than a row
-        self.newer = 0  # the newest version of rows in which something of this data is read as it is here
+        self.left_out: dict[str, list[Any]] = {}  # by reason: count and first place
+        self.tokens = 0  # of stages whose rows are counted while they are read
+        self.cut = 0  # documents longer than a row
+        self.newer = 0  # the oldest row format that reads all of this data in the same way
 
     def take(self, form: str) -> None:
-        """Count a record that is learned, until ``leave`` says otherwise of it."""
+        """Count a record that is learned."""
         self.forms[form] += 1
 
     def leave(self, place: str, cause: str, form: str | None = None) -> None:
-        """Count a record that is left out; ``form``: it was taken before."""
+        """Count a record that is left out; with ``form`` it was counted as learned before."""
         if form is not None:
             self.forms[form] -= 1
         if cause not in self.left_out and len(self.left_out) >= _REASONS_MAX:
-            cause = _MORE  # reasons that name a value each would otherwise grow with the data
+            cause = _MORE  # reasons that quote a value could otherwise become many
         self.left_out.setdefault(cause, [0, place])[0] += 1
 
     def since(self, version: int, *, changed: object) -> None:
-        """Note that programs before a version of rows read something of the data otherwise, if it is so."""
+        """Note, if ``changed``, that row formats before ``version`` read something of this data in another way."""
         self.newer = max(self.newer, version * bool(changed))
 
     def facts(self) -> dict[str, Any]:
@@ -47,14 +47,14 @@ class Tally:
 
 
 def left_out(facts: dict[str, Any]) -> str:
-    """Return which records are left out and why, in words; "" where none is."""
+    """Return how many records are left out, by reason, as text; "" if none."""
     left = sorted(facts["left_out"], key=lambda part: -part[1])
     reasons = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_EXAMPLES]]
     return "; ".join(reasons + ["..."] * (len(left) > _EXAMPLES))
 
 
 def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
-    """Raise UnreadableData where more than ``skip_at_most`` percent of the records are left out."""
+    """Raise UnreadableData if more than ``skip_at_most`` percent of the records are left out."""
     dropped = sum(count for _, count, _ in facts["left_out"])
     total = dropped + sum(facts["records"].values())
     if total and 100 * dropped > skip_at_most * total:
@@ -67,7 +67,7 @@ def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
 
 
 def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> dict[str, Any]:
-    """Return what a session reports of its data, of ``size`` rows and tokens, with room for ``places`` tokens."""
+    """Return a session's report of its data of ``size`` (rows, tokens) in ``places`` tokens (0: unknown)."""
     most = sorted(facts["left_out"], key=lambda part: -part[1])
     reasons = [list(part) for part in most[:_EXAMPLES]]
     if rest := most[_EXAMPLES:]:
@@ -79,7 +79,7 @@ def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> 
 
 
 def facts_told(data: dict[str, Any]) -> str:
-    """Return in words what is learned: records by form, what is left out, tokens and padding."""
+    """Return the report as text: records by form, records left out, tokens and padding."""
     forms = ", ".join(f"{count:,} of {form}" for form, count in data["records"].items()) or "none"
     padding = "" if data["padding"] is None else f", {100 * data['padding']:.0f} % of it padding"
     cut = f", {data['cut']:,} longer than a row and cut" if data["cut"] else ""

@@ -75,10 +75,7 @@ class Group:
                 distributed.broadcast(parameter.data, 0)
 
     def sum_gradients(self, parameters: Sequence[Any], loss: Any) -> None:
-        """Replace gradients and ``loss`` by their sums over all ranks, in buckets of one dtype.
-
-        Sharded parameters are skipped: FSDP2 has already reduced their gradients.
-        """
+        """Sum ``loss`` and gradients over all ranks, in buckets of one dtype; FSDP2 has reduced sharded ones."""
         if self.size == 1:
             return
         distributed.all_reduce(loss)

@@ -1,7 +1,7 @@
-"""A base in 4 bits that lies on several devices, some layers on each: one process computes on one after the other.
+"""A 4-bit base with its layers spread over several devices, used by one process.
 
-What is computed does not depend on where a layer lies, so a job moves to one device and back (E1). All rows of a step
-pass through all devices; as many batches as there are devices are on their way at a time, so that none waits for long.
+Results do not depend on where a layer is, so that a job can move to one device and back (E1). All rows of a step pass
+through all devices; there are as many batches in flight as devices, so that none waits for long.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import torch
 
 from ..errors import TrainingRefused
 
-_QUANTIZED_BYTES = 0.53  # of a weight of a layer: 4 bits, and scales that are quantized themselves
-_ADAPTER_BYTES = 16  # of its weight: itself, its gradient and the optimiser's two states
+_QUANTIZED_BYTES = 0.53  # per weight of a layer: 4 bits, and quantised scales
+_ADAPTER_BYTES = 16  # per weight: itself, its gradient and two optimiser states
 _HEAD_BYTES = 2
-_LOGIT_BYTES = 12  # with its loss and gradient
+_LOGIT_BYTES = 12  # with loss and gradient
 
 
 def device_map(model: Any, devices: int, rank: int, tokens: int, logits: int) -> dict[str, int]:
-    """Return on which device each part of a causal language model lies, by the parts' names.
+    """Return the device of each part of a causal language model, by name.
 
-    ``model`` has no values (device meta). Devices get equal bytes: of layers with adapters of a ``rank`` and inputs of
-    so many ``tokens`` a batch, of embeddings on the first, and on the last of the head and the logits of ``logits``
-    tokens. Raises TrainingRefused for fewer layers than devices.
+    ``model`` is on the meta device. The bytes are balanced: layers with adapters of ``rank`` and inputs of ``tokens``
+    per batch, embeddings on the first device, head and logits of ``logits`` tokens on the last. Raises TrainingRefused
+    if there are fewer layers than devices.
     """
     names = {id(part): name for name, part in model.named_modules()}
     parts = list(getattr(model, model.base_model_prefix).children())
@@ -54,10 +54,7 @@ def device_map(model: Any, devices: int, rank: int, tokens: int, logits: int) ->
 
 
 def connect(model: Any, places: dict[str, int]) -> None:
-    """Let each part of a loaded model get what it computes from on its own device, in place of accelerate's hooks.
-
-    Those change the method that a layer computes by, and layers are then compiled again and again.
-    """
+    """Move the inputs of each part to its device by hooks; accelerate's own hooks make layers compile again."""
     from accelerate.hooks import remove_hook_from_module
 
     remove_hook_from_module(model, recurse=True)

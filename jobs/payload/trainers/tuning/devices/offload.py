@@ -50,10 +50,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         return tensor
 
     def _wait_for_copies(self, at_most: int) -> None:
-        """Make the compute stream wait until at most ``at_most`` copies to the host are in flight.
-
-        Only then may the memory of a copied tensor be reused.
-        """
+        """Wait until at most ``at_most`` copies to the host are in flight; memory of others may then be reused."""
         while len(self._leaving) > at_most:
             torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
 

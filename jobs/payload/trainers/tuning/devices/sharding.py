@@ -24,10 +24,7 @@ _COPIES = 1.25  # host memory that loading takes, as a multiple of the weights
 
 
 def is_shared(options: argparse.Namespace, source: str, card: Device, group: Group) -> bool:
-    """Return whether to shard: as --shard says; if it does not, when weights and states do not fit one device.
-
-    Raises TooLargeForOneDevice if one process must use all devices instead, with the layers spread over them.
-    """
+    """Return whether to shard, by --shard or size. Raises TooLargeForOneDevice if layers must be spread instead."""
     if group.size == 1 or options.shard == "off":
         return False
     if by_layers(options):  # a decision that was stored for this machine
@@ -59,10 +56,7 @@ def parameters(source: str) -> int:
 
 
 def load_in_turn(make: Callable[[], CausalLM], weights: int, group: Group) -> CausalLM:
-    """Return the model that ``make`` loads; one rank after the other if host memory cannot hold all copies.
-
-    ``weights`` is the size of one copy in bytes.
-    """
+    """Return ``make()``; rank by rank if host memory cannot hold all copies of ``weights`` bytes at once."""
     in_turn = group.any(free_memory() < _COPIES * weights * group.size)[0]
     for _ in range(group.rank if in_turn else 0):
         group.wait()
@@ -82,7 +76,7 @@ class Sharing:
 
         if "ignored_params" not in inspect.signature(getattr(fsdp, "fully_shard", len)).parameters:
             raise TrainingRefused(
-                f"weights are shared out by torch 2.8 or later, and this is {torch.__version__}: --shard off"
+                f"sharding needs torch 2.8 or later, and this is {torch.__version__}: say --shard off"
             )
         self._device = card.device
         self._mesh = init_device_mesh("cuda" if card.accelerated else "cpu", (group.size,))
