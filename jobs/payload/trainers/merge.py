@@ -13,12 +13,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from .tuning.errors import TrainingRefused
-else:
-    from tuning.errors import TrainingRefused
+if not __package__:  # started as a script, wherever the payload is unpacked
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    __package__ = "trainers"
+
+from .tuning.base import base_digest
+from .tuning.errors import TrainingRefused
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and the settings of generation
@@ -114,10 +116,6 @@ def _check(adapter: Path, base: str, place: str) -> None:
     if not path.is_file():
         print(f"merge: {adapter} does not name the base that it was trained on; {base} is used", file=sys.stderr)
         return
-    if TYPE_CHECKING or __package__:
-        from .tuning.base import base_digest
-    else:
-        from tuning.base import base_digest
     trained_on, actual = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
     if trained_on not in (base, actual):
         raise TrainingRefused(

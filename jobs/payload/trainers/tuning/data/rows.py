@@ -30,7 +30,7 @@ from .documents import TokenDocument, data_digest, digest, documents, first_lost
 from .tally import Tally, facts_told, training_data
 
 if TYPE_CHECKING:
-    from ...trainer_kit import Training  # merge.py, started as a script, has no package above this one
+    from ...trainer_kit import Training  # calibrate.py, started as a script, has no package above this one
 
 # Packing of pieces of documents into rows on disk.
 LEARNED, BEGINS = 1, 2  # bits of a mark
