@@ -78,7 +78,7 @@ def _move(case: Case, folder: Path, rest: Path, *more: str) -> int:
     moved = {line["step"]: line["loss"] for line in [*first[0], *second[0]] if line.keys() >= {"step", "loss"}}
     stayed = {line["step"]: line["loss"] for line in alone[0] if line.keys() >= {"step", "loss"}}
     apart = max(abs(moved[step] - stayed[step]) for step in stayed) if moved.keys() == stayed.keys() else None
-    going = next((line for line in second[1].splitlines() if "going on from" in line), "it did not go on")
+    going = next((line for line in second[1].splitlines() if "resuming from" in line), "it did not resume")
     print(f"     one device: {going}")
     print(f"        moved, beside never moved: losses of {len(stayed)} steps differ by {apart} at most", flush=True)
     return int(apart is None or ", E1:" not in going or len(left) != 2)

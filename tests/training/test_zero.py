@@ -118,7 +118,7 @@ def test_without_deepspeed_it_says_what_to_do(make_desk: Callable[..., Desk], mo
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     refused = make_desk("desk", "--zero", "2").run()
     assert refused.codes == [1]
-    assert "name deepspeed in the job's requirements, or leave --zero out for --shard" in refused.said
+    assert "name deepspeed in the job's requirements, or replace --zero by --shard" in refused.said
 
 
 def test_a_file_of_deepspeeds_own_says_more_of_zero(make_desk: Callable[..., Desk], tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_file_of_deepspeeds_own_says_more_of_zero(make_desk: Callable[..., Des
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--zero", "2", "--lora", "4"), "Of an adapter that is a hundredth"),
+        (("--zero", "2", "--lora", "4"), "an adapter has a hundredth of them"),
         (("--offload", "--optimizer", "adamw8bit"), "its states are those of --optimizer adamw"),
         (("--zero", "1", "--shard", "on"), "--shard on shards weights without DeepSpeed"),
         (("--zero", "1", "--stage", "dpo"), "it is for --stage sft"),

@@ -230,7 +230,7 @@ def test_gates_that_a_test_set_can_never_decide_are_told_when_the_job_is_added(
     assert "the test set has no item of domain sql" in edited.err, edited.err
     held.write_text('{"id": "a"}\n{"id": "a"}\n')
     found = schedctl("config", "check")
-    assert "items.jsonl, line 2: the id 'a' stands on an earlier line" in found.err, found.err
+    assert "items.jsonl, line 2: the id 'a' is used on an earlier line" in found.err, found.err
 
 
 LONG = "--length 1024 is more than the 512 positions of the model in"
