@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jobs.environment.tool import PythonTarget, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
 from jobs.spec import JobSpec
-from platforms.base import Misconfigured
+from platforms.base import BadOption, Misconfigured
 from platforms.plugin import traits
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
@@ -48,7 +48,7 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 
 
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
-    """Return a pool's image, from its options or the platform's defaults. Raises Misconfigured."""
+    """Return a pool's image, from its options or the platform's defaults. Raises BadOption."""
     python, where = options.get("image_python", ""), options.get("image_platform", "")
     platform_traits = traits(platform)
     # Sessions of our own emulators also run in this interpreter.
@@ -58,11 +58,11 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
         python = f"3.{match[1]}" if match else platform_traits.image_python
     internet = options.get("internet", "on")
     if internet not in {"on", "off"}:
-        raise Misconfigured(platform, "load", f"internet = {internet!r} is none of on, off")
+        raise BadOption(platform, "load", f"internet = {internet!r} is none of on, off")
     try:
         target = parse_target(python or (own.python if own else "3.0"), where or (own.platform if own else _PLATFORM))
     except BadLock as error:
-        raise Misconfigured(platform, "load", str(error), "Correct image_python and image_platform") from None
+        raise BadOption(platform, "load", str(error), "Correct image_python and image_platform") from None
     packages = options.get("image_packages", "" if own else _PACKAGES)
     return Image(
         target if python or own else None,

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_
 
 from jobs.duration import parse_duration
 from jobs.payload.bounds import SPAN_MAX, digits
-from platforms.base import Misconfigured
+from platforms.base import BadOption, Misconfigured
 from platforms.image import OPTIONS, image_of
 
 _Options = TypeVar("_Options")
@@ -55,24 +55,37 @@ class Declared(NamedTuple):
 
 
 def read_options(
-    platform: str, kind: type[_Options], options: Mapping[str, str], error: type[Misconfigured] = Misconfigured
+    platform: str, kind: type[_Options], options: Mapping[str, str], of_names: type[Misconfigured] = Misconfigured
 ) -> _Options:
-    """Parse the options of a pool as ``kind`` declares them. Raises ``error``, a subclass of Misconfigured."""
+    """Parse the options of a pool as ``kind`` declares them.
+
+    Raises BadOption for an invalid value, and ``of_names`` for an unknown or a missing option.
+    """
     image_of(platform, options)
-    return read_declared(kind, options, partial(error, platform, "load"), f"docs/{platform}.md", _ANYWHERE)
+    refuse, names = partial(BadOption, platform, "load"), partial(of_names, platform, "load")
+    return read_declared(kind, options, refuse, f"docs/{platform}.md", _ANYWHERE, names)
 
 
 def read_declared(
-    kind: type[_Options], options: Mapping[str, str], refuse: _Refuse, page: str, others: frozenset[str] = frozenset()
+    kind: type[_Options],
+    options: Mapping[str, str],
+    refuse: _Refuse,
+    page: str,
+    others: frozenset[str] = frozenset(),
+    of_names: _Refuse | None = None,
 ) -> _Options:
-    """Parse options as ``kind`` declares them; ignore those in ``others``. Raises what ``refuse`` returns."""
+    """Parse options as ``kind`` declares them; ignore those in ``others``.
+
+    Raises what ``refuse`` returns; for an unknown or a missing option what ``of_names`` returns, if it is given.
+    """
+    of_names = of_names or refuse
     declaration: Any = kind
     declared = declared_options(declaration)
     names = others.union(each.name for each in declared)
     if unknown := sorted(set(options) - names):
-        raise refuse(f"unknown setting {', '.join(unknown)}", f"Known settings: {', '.join(sorted(names)) or 'none'}")
+        raise of_names(f"unknown setting {', '.join(unknown)}", f"Known settings: {', '.join(sorted(names)) or 'none'}")
     if missing := [each.name for each in declared if each.default is MISSING and not options.get(each.name)]:
-        raise refuse(f"missing: {', '.join(missing)}", f"See {page}")
+        raise of_names(f"missing: {', '.join(missing)}", f"See {page}")
     written = [each for each in declared if each.name in options]
     return kind(**{each.field: _read(each, options[each.name], refuse, page) for each in written})
 

@@ -24,6 +24,8 @@ class CodeError(InvalidInput):
 _SECONDS = 120
 # Switches off settings of a repository by which git would start programs; the queries here need none of them.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
+# git reads some files of a folder into its memory, whatever their size.
+_LIMITED = ("sh", "-c", 'ulimit -v 4194304; exec git -c core.packedGitLimit=1g "$@"', "git")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # otherwise git fetches a missing object, by a program that the repository may name
     "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1",
@@ -82,7 +84,7 @@ def _owns(root: Path, mark: Path) -> bool:
             return False
         if mark.is_dir() or repository.resolve().is_relative_to(root.resolve()):
             return True
-        words = ("git", "config", "--file", str(repository / "config"), "--get", "core.worktree")
+        words = ("config", "--file", str(repository / "config"), "--get", "core.worktree")
         named = _run(words, b"").stdout.decode().strip()
         return bool(named) and (repository / named).resolve() == root.resolve()
     except (OSError, ValueError, CodeError):
@@ -180,7 +182,7 @@ def _head(folder: Path) -> str:
 
 def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
     """Return the output of git. Raises CodeError with the first line of git's error."""
-    done = _run(("git", "-C", str(folder), *_QUIET, *words), feed)
+    done = _run(("-C", str(folder), *_QUIET, *words), feed)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise CodeError(str(folder), f"git says: {lines[0] if lines else done.returncode}", "Try git status there")
@@ -188,7 +190,9 @@ def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
 
 
 def _run(words: tuple[str, ...], feed: bytes) -> subprocess.CompletedProcess[bytes]:
+    environment = child_environment(OF_A_PERSON, _ENVIRONMENT)
     try:
-        return run_child(words, _SECONDS, child_environment(OF_A_PERSON, _ENVIRONMENT), standard_input=feed)
+        return run_child((*_LIMITED, *words), _SECONDS, environment, standard_input=feed)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CodeError(words[2], f"git cannot be asked: {error}", "Install git, or move .git away") from None
+        why = str(error) if isinstance(error, OSError) else f"no answer within {_SECONDS} s"
+        raise CodeError(words[1], f"git cannot be asked: {why}", "Install git, or move .git away") from None

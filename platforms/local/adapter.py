@@ -26,6 +26,7 @@ from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.size import counted
 from platforms.base import (
+    BadOption,
     Capabilities,
     LaunchRequest,
     Misconfigured,
@@ -264,7 +265,7 @@ class LocalPlatform(Platform):
 def _read_devices(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
-        raise Misconfigured("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
+        raise BadOption("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
     return tuple(map(int, names))
 
 

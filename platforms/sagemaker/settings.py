@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from platforms.artifacts.s3.client import S3Options, credential_files
-from platforms.base import Misconfigured, SecretWay
+from platforms.base import BadOption, Misconfigured, SecretWay
 from platforms.options import YES, Written, read_options
 
 PREFIX = "sdk:"  # of images that are looked up: sdk:pytorch:2.10 or sdk:pytorch:2.10:py313
@@ -92,8 +92,8 @@ def secret_way(options: Mapping[str, str]) -> SecretWay:
     return SecretWay("none", "nothing says where at AWS a training job finds secrets", remedy)
 
 
-def _bad(why: str, remedy: str) -> Misconfigured:
-    return Misconfigured("sagemaker", "load", why, remedy)
+def _bad(why: str, remedy: str) -> BadOption:
+    return BadOption("sagemaker", "load", why, remedy)
 
 
 # SageMaker's Python SDK (version 3), for pools that use it: to look up images, and as another launcher.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from platforms.base import Misconfigured
+from platforms.base import BadOption
 from platforms.options import YES, Written, read_options
 
 NAME = "skypilot"
@@ -64,7 +64,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSet
     values = read_options(NAME, SkyPilotSettings, options)
     if not values.autodown_minutes:
         why = "autodown_minutes = 0: nothing would end a forgotten cluster"
-        raise Misconfigured(NAME, "load", why, "Write 1 or more")
+        raise BadOption(NAME, "load", why, "Write 1 or more")
     address = read_address(values.address, token=bool(values.token_file))
     owner = values.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
     return replace(values, address=address, owner=owner)
@@ -72,7 +72,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSet
 
 # Plain ones, that no token crosses a network to in the clear.
 def read_address(text: str, *, token: bool) -> str:
-    """Return an address without the / at its end. Raises Misconfigured when it is no plain one of http or https.
+    """Return an address without the / at its end. Raises BadOption unless it is a plain one of http or https.
 
     ``token``: one is sent along. No secret stands in an address.
     """
@@ -83,8 +83,8 @@ def read_address(text: str, *, token: bool) -> str:
         parts, usable = urlsplit(""), False
     if not usable or parts.username is not None or parts.query or parts.fragment:
         why = f"address = {text.rpartition('@')[2]!r} is no plain http or https address"
-        raise Misconfigured(NAME, "load", why, f"Write one like {_ADDRESS}; credentials go into token_file")
+        raise BadOption(NAME, "load", why, f"Write one like {_ADDRESS}; credentials go into token_file")
     if token and parts.scheme == "http" and parts.hostname not in _HERE:
         why = f"a token would cross the network to {parts.hostname} in the clear"
-        raise Misconfigured(NAME, "load", why, "Use https")
+        raise BadOption(NAME, "load", why, "Use https")
     return text.rstrip("/")

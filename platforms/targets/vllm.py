@@ -24,6 +24,7 @@ from jobs.payload.deadline import Deadline
 from platforms.options import Written
 from platforms.targets.base import (
     BadRelease,
+    BadTargetOption,
     Deployed,
     DeployOutcome,
     Release,
@@ -186,7 +187,7 @@ class Loopback:
 
 
 def port_of(target: str, option: str, address: str) -> int:
-    """Return the port of ``http://127.0.0.1:8000``. Raises TargetError for any other kind of address."""
+    """Return the port of ``http://127.0.0.1:8000``. Raises BadTargetOption for another address."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port
@@ -195,7 +196,8 @@ def port_of(target: str, option: str, address: str) -> int:
         here, port, parts = False, None, urlsplit("")
     if not (here and port and parts.scheme == "http" and parts.path in {"", "/"}):
         why = f"{option} = {address!r} is no address of this machine such as http://127.0.0.1:8000"
-        raise TargetError(target, "use its options", why, "Reach a server elsewhere by a tunnel: docs/deployment.md")
+        remedy = "Reach a server elsewhere by a tunnel: docs/deployment.md"
+        raise BadTargetOption(target, "use its options", why, remedy)
     return port
 
 

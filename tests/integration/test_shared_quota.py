@@ -8,7 +8,7 @@ import pytest
 
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota
-from jobs.nouns.window import DAY, EVER, HOUR, Calendar
+from jobs.nouns.window import DAY, EVER, HOUR, Calendar, Window
 from jobs.spec import JobSpec
 from platforms.base import Capabilities, QuotaReading
 from scheduler.core.admission import room
@@ -19,7 +19,7 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
-from scheduler.service.quota.audit import read_books
+from scheduler.service.quota.audit import explained_seconds, read_books
 from scheduler.service.quota.usage import meters
 from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
@@ -154,3 +154,10 @@ def test_where_sessions_ask_for_their_devices_the_account_counts_each(
     assert (meter.quota, meter.used, meter.held, meter.free) == (ACCOUNT, 4 * HOUR, 6 * HOUR, 8 * HOUR)
     longest = [room(pool, charges, (), NOW, observed, devices).seconds for devices in pool.device_counts]
     assert longest == [4 * HOUR, 4 * HOUR, 2 * HOUR]
+
+
+def test_an_account_of_sessions_counts_their_devices_only_where_it_is_asked_to() -> None:
+    lanes = (Lane(0, "ufm", 1, (0, 1), None),)
+    run = Run("uff-ufm-0001", "kaggle", lanes, NOW - HOUR, NOW + HOUR, NOW + HOUR, Running("7", NOW - HOUR))
+    seconds = [explained_seconds((), [run], Window(NOW - DAY, NOW), NOW, **more) for more in ({}, {"by_device": True})]
+    assert seconds == [HOUR, 2 * HOUR]

@@ -89,6 +89,14 @@ def test_a_pipe_in_a_repository_holds_nobody(folder: Path, git: Git, tmp_path: P
         pack(Code(str(folder)), io.BytesIO())
 
 
+def test_git_reads_no_file_of_a_folder_beyond_its_memory(folder: Path, git: Git) -> None:
+    git("init", "-q")
+    with (folder / ".gitignore").open("wb") as stream:
+        stream.truncate(8 << 30)  # a hole: it takes no room on the disk
+    with pytest.raises(CodeError, match="Out of memory"):
+        pack(Code(str(folder)), io.BytesIO())
+
+
 def test_a_head_that_links_to_its_own_branch_is_taken(folder: Path, git: Git) -> None:
     """As old versions of git wrote it; and a link that leads in a circle is walked once."""
     git("init", "-q", "-b", "main")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.payload.redact import Redactor
 from jobs.payload.store.manifest import Component, Manifest, blob_key, parse_manifest, sha256_file
 from jobs.payload.store.publish import (
     BadCheckpoint,
@@ -175,6 +176,16 @@ def test_a_folder_loses_its_name_before_its_files(folder: Path, monkeypatch: pyt
     doomed[0][0].rename(folder)
     discard(folder)
     assert list(folder.parent.iterdir()) == []
+
+
+def test_a_secret_among_the_metrics_is_neither_sent_nor_kept(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "meta.json").write_text(json.dumps({"step": STEP, "metrics": {"hf_canary0123": 2.5}}))
+    monkeypatch.setattr("jobs.payload.store.publish.hidden", Redactor(["hf_canary0123"]))
+    assert list(send(store, folder).manifest.metrics.values()) == [2.5]
+    files = [folder / "meta.json", *(path for path in (folder.parent / "store").rglob("*") if path.is_file())]
+    assert [path for path in files if b"canary" in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("meta", [None, "{", "[20]", '{"step": 21}', '{"metrics": {}}'])

@@ -169,7 +169,6 @@ def restore(transport: Transport, job: str, candidates: Sequence[str], target: P
     partial = target.with_name(f"{target.name}.partial")
     for key in candidates:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
         try:
             manifest = parse_manifest(key, transport.read(key))
             if manifest.job != job:

@@ -48,7 +48,7 @@ def check_settings(cli: Cli) -> None:
     """
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings, specs = cli.app.settings, cli.app.catalogue.jobs
-    if wrong := concerns.of_platforms(settings):
+    if wrong := [*concerns.of_platforms(settings), *concerns.of_store(settings, lambda: cli.app.artifacts)]:
         raise ConfigError(wrong)
     require_one_account(settings)
     wrong, unmade = concerns.of_options(settings, cli.app.platform, cli.app.targets)

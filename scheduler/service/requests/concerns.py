@@ -35,6 +35,7 @@ from jobs.payload.trainers.tuning.options import rows_at_once
 from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
 from jobs.spec import HELD_OUT, JobSpec, QualityGate
 from jobs.toml_file import placed, read_toml
+from platforms.artifacts.base import StoreError
 from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.plugin import traits
 from platforms.registry import all_names
@@ -63,6 +64,16 @@ def of_platforms(settings: Settings) -> list[Problem]:
         for pool in settings.pools
         if pool.enabled and pool.platform not in all_names()
     ]
+
+
+def of_store(settings: Settings, make: Callable[[], object]) -> list[Problem]:
+    """Return the problem of an artifact store with invalid options; ``make`` opens it. A folder is not opened."""
+    if settings.artifacts.kind != "directory":
+        try:
+            make()
+        except StoreError as error:
+            return [Problem(settings.origin("artifacts.options"), "artifacts.options", "", error.why, error.remedy)]
+    return []
 
 
 def of_options(
