@@ -243,7 +243,7 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
 # and all matches of one package share a deadline.
 NAME = ".schedignore"
 _ALWAYS = ("*.certificate.json", "*.certificate.svg")  # a certificate is of the files, and none of them
-SECONDS_MAX = 60.0
+SECONDS_MAX, _LINE_MAX = 60.0, 4_096
 _TOKENS = re.compile(
     r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\[.*)|.", re.DOTALL
 )
@@ -260,9 +260,16 @@ class Ignore:
     """The rules of one file. The last matching rule decides; everything in an ignored folder is ignored."""
 
     def __init__(self, text: str, folder: str) -> None:
-        self._rules = [rule for line in (*_ALWAYS, *text.splitlines()) if (rule := _rule(line)) is not None]
         self._folder = folder
         self._until = stopwatch() + SECONDS_MAX
+        self._rules: list[_Rule] = []
+        for line in (*_ALWAYS, *text.splitlines()):
+            self._check_time()
+            if len(line) > _LINE_MAX:
+                why = f"a line of {NAME} has {len(line):,} characters"
+                raise CodeError(folder, why, f"Write at most {_LINE_MAX:,}")
+            if (rule := _rule(line)) is not None:
+                self._rules.append(rule)
         self._folders: dict[str, bool] = {"": False}
 
     def leaves_out(self, path: str) -> bool:

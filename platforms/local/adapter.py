@@ -190,6 +190,8 @@ class LocalPlatform(Platform):
             (folder / ORDER).write_text(json.dumps(order))
             if view := self._view(request, agent):
                 (folder / VIEW).write_text(view, errors="surrogateescape")
+            elif self._context.hidden() and os.geteuid():
+                (folder / OUTPUT).write_text(f"{spawn.UNHIDDEN} ({spawn.obstacle()}): schedctl doctor\n")
 
         try:
             self._folders.make(request.key, fill)
@@ -202,9 +204,12 @@ class LocalPlatform(Platform):
             return ""
         hidden = self._context.hidden()
         (self._folders.root / CACHE).mkdir(mode=0o700, exist_ok=True)
-        programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
-        folder = self._folders.root / request.key
         hidden = [*hidden, *spawn.outside(os.environ, self._runner), self._folders.root]
+        programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
+        home = Path(platforms.__file__).parent.parent.resolve()
+        if not any(home.is_relative_to(place.resolve()) for place in hidden):
+            programs.append(home)  # of a checkout: what lies beside our packages is imported as well
+        folder = self._folders.root / request.key
         return spawn.view_of(folder, hidden, programs, request.launch.get("store", {}))
 
     def _has_views(self) -> bool:

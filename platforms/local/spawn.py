@@ -25,6 +25,7 @@ from platforms.local.records import CACHE, KEEPER_LOG, WORK
 _TRY = "import sys; sys.path.append(sys.argv[1]); from platforms.local.view import enter; enter('')"
 _TRY_SECONDS = 20
 REMEDY = "Let this user make user namespaces: docs/security.md, Local sessions. Until then add only jobs that you trust"
+UNHIDDEN = "this session can read the files of the daemon"
 RUNNER_VARIABLE = "UFF_LOCAL_RUNNER"  # set by the service's unit: the socket on which the service manager listens
 CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it usually takes 0.01
 _KEEPER = "import sys; sys.path.append(sys.argv.pop(1)); from platforms.local.keeper import main; main()"

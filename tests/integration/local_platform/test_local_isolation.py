@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -91,8 +92,8 @@ def told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
         }
         request = LaunchRequest("one", "pool", 1, now + 3600, body, "", {})
         assert load("local", {}, context).launch(request, now).state in {SessionState.RUNNING, SessionState.ENDED}
-        machine.until(lambda: b"\n" in machine.output())
-        found: dict[str, Any] = json.loads(machine.output())
+        machine.until(lambda: b"\n" in re.sub(rb"this session .* doctor\n", b"", machine.output()))
+        found: dict[str, Any] = json.loads(machine.output().splitlines()[-1])
         return found
 
     return launch
@@ -135,7 +136,10 @@ def test_a_session_writes_no_record_of_its_own_no_other_job_and_no_database(mach
     places = [machine.state / "one" / "ended.json", machine.state / "one" / "launch.json", machine.state / "two" / "x"]
     places += [home / "store/jobs/other/a", home / "store/jobs/parent/weights", home / "scheduler.db"]
     places += [home / "scheduler.db-wal", home / "credentials/NEW", Path(adapter.__file__)]
-    found = told(write=list(map(str, places)))
+    beside = [Path(doctor.__file__).with_name("probe"), Path(adapter.__file__).parents[2] / "probe"]
+    found = told(write=list(map(str, places + beside)))
+    for path in beside:
+        path.unlink(missing_ok=True)
     assert {path for path, what in found.items() if what == "written"} == set()
     assert (home / "store/jobs/other/a").read_text() == (home / "scheduler.db").read_text() == CANARY
     assert not (home / "scheduler.db-wal").exists()
@@ -189,8 +193,11 @@ def test_where_a_machine_hides_nothing_sessions_run_as_before(
     machine: Machine, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spawn, "obstacle", lambda: "unshare is refused here")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     database = str(machine.folder / "home" / "scheduler.db")
     assert told(read=[database])[database] == CANARY
+    first = machine.output().splitlines()[0]
+    assert first == b"this session can read the files of the daemon (unshare is refused here): schedctl doctor"
 
 
 @pytest.mark.parametrize("spawned_by", ["unit"], indirect=True)
