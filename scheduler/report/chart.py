@@ -11,41 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 from zoneinfo import ZoneInfo
 
-STYLE = """
-:root { --ink: #1b1e22; --quiet: #59616b; --line: #e2e4e8; --past: #5f7590; --live: #1d5fbf; --bad: #b3352a;
-  --plan: #8a97a8; --plan-fill: #eef1f5; --shade: #f1eee6; --shade-line: #cfc6ae; --on-bar: #ffffff; --now: #b3352a; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --quiet: #9ea6b0; --line: #2b3036; --past: #58708e; --live: #2f6fce; --bad: #c2503f;
-    --plan: #6d7a8b; --plan-fill: #1d2329; --shade: #2a261c; --shade-line: #5a5138; --on-bar: #ffffff; --now: #ff8576; }
-}
-.chart { display: block; width: 100%; overflow: visible; font: 12px/1 system-ui, sans-serif;
-  font-variant-numeric: tabular-nums; }
-.chart.axis { box-sizing: border-box; padding-left: 44px; }
-.chart text { fill: var(--quiet); } .chart .strong { fill: var(--ink); font-weight: 600; }
-.chart .aside { fill: var(--quiet); font-weight: 400; }
-.chart .grid { stroke: var(--line); shape-rendering: crispEdges; }
-.chart .edge { stroke: var(--plan); shape-rendering: crispEdges; }
-.chart .now { stroke: var(--now); stroke-width: 1.5; } .chart text.at-now { fill: var(--now); }
-.chart .past { fill: var(--past); } .chart .running { fill: var(--live); } .chart .bad { fill: var(--bad); }
-.chart .rest { fill: var(--live); fill-opacity: .28; } .chart .planned { fill: var(--plan-fill); stroke: var(--plan); }
-.chart text.on { fill: var(--on-bar); } .chart text.on-planned { fill: var(--ink); }
-.chart .empty, .chart .expected { fill: none; stroke: var(--plan); stroke-dasharray: 2 3; }
-.chart .expected { rx: 8px; }
-.chart .closed { fill: var(--shade); stroke: var(--shade-line); stroke-dasharray: 2 3; }
-.chart .measured { fill: none; stroke: var(--live); stroke-width: 2; stroke-linejoin: round; }
-.chart .told { fill: none; stroke: var(--live); stroke-opacity: .3; }
-.chart .smooth { fill: none; stroke: var(--plan); stroke-width: 1.5; }
-.chart .ahead { fill: none; stroke: var(--live); stroke-width: 2; stroke-dasharray: 2 4; stroke-linecap: round; }
-.chart .pace { stroke: var(--plan); stroke-dasharray: 1 4; stroke-linecap: round; }
-.chart .area { fill: var(--live); fill-opacity: .09; } .chart .dot { fill: var(--live); }
-.chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .roomy { display: none; }
-.chart .bar-label { font-size: 11px; }
-.chart a:hover rect { opacity: .85; }
-@media (min-width: 900px) { .chart .roomy { display: inline; } }
-"""
+STYLE = Path(__file__).with_name("chart.css").read_text(encoding="utf-8")
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f6bd0")
 """The colours of models, distinct also with colour blindness; beside a word, never in its place."""

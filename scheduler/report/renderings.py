@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from scheduler.report.chart import STYLE
@@ -16,22 +17,7 @@ WORDS_ON_ONE_LINE = 24
 
 _FIGURES_AFTER = 4  # the headline, actions, models, hours and money, what is planned: all that is read first
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 1160px; margin: 0 auto; padding: 12px; }
-body { overflow-wrap: anywhere; background: Canvas; color: CanvasText; }
-h1 { font-size: 1.4em; margin: .2em 0; } h2 { font-size: 1.1em; margin: 1.4em 0 .3em; }
-.wide { overflow-x: auto; } .wide svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; } th, td { padding: 3px 8px; text-align: left; border-bottom: 1px solid #8886; }
-th, td { white-space: nowrap; overflow-wrap: normal; } td { white-space: normal; min-width: 3em; }
-.t { white-space: nowrap; } .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
-.figures { display: grid; gap: 0 2em; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
-.figures figure { min-width: 0; } .figures figure:nth-child(-n+2) { grid-column: 1 / -1; }
-.figures figure img { background: #fff; }
-.bar { width: 80px; min-width: 80px; } .bar div { background: #0072b2; height: 8px; }
-@media (max-width: 480px) { body { font-size: 13px; } th, td { padding: 3px 4px; } .bar { display: none; } }
-"""
+_STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 _BLOCKS_MAX = 50
 _TEXT_MAX = 2_900
 

@@ -4,94 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from config.layers import own_file, shipped
 from jobs.payload.whole_file import write_whole
 from platforms.slurm.checkup import SlurmNodes
 from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
 
-_HEAD = """# Written by schedctl init from what it found. Every setting with its default: schedctl config show
-zone = "{zone}"  # in which times are shown; quotas have zones of their own
-models = [{models}]  # files with models of yours; schedctl submit needs none
-
-"""
-_LOCAL = """# This machine: {what}. Nothing limits its hours.
-[[pools]]
-name = "local{number}"
-platform = "local"
-accelerator = "{accelerator}"
-{devices}setup = "1m"
-start_delay = "5s"
-stop_margin = "1m"
-session_min = "10m"
-visibility = "10s"
-"""
-_DEVICES = """devices_per_session = {}
-vram_gib = {:g}
-options = {{ devices = "{}" }}
-"""
-_KAGGLE = """
-# Kaggle: its key is in {where}. Needs the extra "kaggle"; checked by: schedctl doctor kaggle
-[[pools]]
-name = "kaggle"
-platform = "kaggle"
-accelerator = "T4 x2"
-devices_per_session = 2
-sessions_max = 2
-vram_gib = 15
-session_cap = "12h"
-stop_margin = "15m"
-overrun = "10m"
-
-[[pools.quotas]]
-name = "GPU hours of the week"
-kind = "week"
-limit = "30h"
-resets = "Saturday 00:00"
-"""
-_AWS = """
-# Amazon SageMaker: credentials are in {where}. A pool costs money and needs a role and a bucket of yours, so none was
-# made: docs/sagemaker.md. In short:
-# [[pools]]
-# name = "sagemaker"
-# platform = "sagemaker"
-# accelerator = "ml.g4dn.xlarge"
-# session_cap = "4h"
-# price_per_hour = "$0.74"
-"""
-_SLURM = """
-# Slurm: {nodes}
-# Take the marks away to use it, then: schedctl doctor slurm. All options: docs/slurm.md
-# [[pools]]
-# name = "slurm{number}"
-# platform = "slurm"
-# accelerator = "{accelerator}"
-# devices_per_session = {devices}
-# session_cap = "{cap}"
-# visibility = "2m"
-# options = {{ {options} }}
-"""
 _CAP_SECONDS = 86_400  # of a partition without a time limit
 _SHORTEST_SECONDS = 3_600  # start, least session and stop margin, at their defaults, need most of it
-_MAIL = """
-# The weekly report and alerts by e-mail; take the marks away and name your mail server:
-# [report.smtp]
-# host = "mail.example.org"
-# sender = "{mail}"
-# recipients = ["{mail}"]
-"""
-
-_DEMO_TEXTS = """
-# The models to play with train on the texts that come with Python; name folders of yours in their place.
-[corpus]
-sources = ["stdlib"]
-"""
 
 
 @command("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
@@ -104,7 +32,6 @@ def init(
     It finds GPUs, Slurm's partitions, Kaggle's and Amazon's credentials and the zone. Settings and a database that are
     there stay.
     """
-    from config.layers import own_file, shipped
     from scheduler.host.belongings import look
     from scheduler.store.engine import upgrade
 
@@ -136,29 +63,30 @@ def init(
 
 def settings_of(machine: Belongings, *, demo: bool) -> str:
     """Return settings, in TOML with comments, of what was found."""
+    texts = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
     kinds: dict[Gpu | None, list[str]] = {}
     for number, gpu in enumerate(machine.gpus):
         kinds.setdefault(gpu, []).append(str(number))
-    text = _HEAD.format(zone=machine.zone, models='"models.toml"' if demo else "")
-    text += "".join(_local_pool(number, *kind) for number, kind in enumerate((kinds or {None: []}).items(), 1))
-    text += _DEMO_TEXTS if demo else ""
-    text += "".join(_slurm_pools(machine.slurm))
-    text += _KAGGLE.format(where=machine.kaggle) if machine.kaggle else ""
-    text += _AWS.format(where=machine.aws) if machine.aws else ""
-    return text + (_MAIL.format(mail=machine.mail) if machine.mail else "")
+    text = texts["head"].format(zone=machine.zone, models='"models.toml"' if demo else "")
+    text += "".join(_local_pool(texts, number, *kind) for number, kind in enumerate((kinds or {None: []}).items(), 1))
+    text += texts["demo"] if demo else ""
+    text += "".join(_slurm_pools(texts["slurm"], machine.slurm))
+    text += texts["kaggle"].format(where=machine.kaggle) if machine.kaggle else ""
+    text += texts["aws"].format(where=machine.aws) if machine.aws else ""
+    return text + (texts["mail"].format(mail=machine.mail) if machine.mail else "")
 
 
-def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> str:
+def _local_pool(texts: Mapping[str, str], number: int, gpu: Gpu | None, devices: Sequence[str]) -> str:
     """Return a pool of this machine's devices of one kind, or of its processor."""
-    return _LOCAL.format(
+    return texts["local"].format(
         what=f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found",
         number=number if number > 1 else "",
         accelerator=gpu.name if gpu else "this machine",
-        devices=_DEVICES.format(len(devices), gpu.memory_gib, ",".join(devices)) if gpu else "",
+        devices=texts["devices"].format(len(devices), gpu.memory_gib, ",".join(devices)) if gpu else "",
     )
 
 
-def _slurm_pools(nodes: Sequence[SlurmNodes]) -> Iterator[str]:
+def _slurm_pools(text: str, nodes: Sequence[SlurmNodes]) -> Iterator[str]:
     """Yield a pool, commented out, for each kind of node of each partition that lets sessions last long enough."""
     kinds: dict[tuple[str, str, int], list[SlurmNodes]] = {}
     for each in nodes:
@@ -167,7 +95,7 @@ def _slurm_pools(nodes: Sequence[SlurmNodes]) -> Iterator[str]:
         kinds.setdefault((each.partition, each.gres, each.devices), []).append(each)
     for number, ((partition, gres, devices), alike) in enumerate(kinds.items(), 1):
         seconds = alike[0].seconds_max or _CAP_SECONDS
-        yield _SLURM.format(
+        yield text.format(
             nodes="; ".join(map(str, alike)),
             number=number if number > 1 else "",
             accelerator=gres.removeprefix("gpu:") or "processors",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli import main as entry
-from scheduler.cli.guesses import _MEANT, ALIASES
+from scheduler.cli.guesses import ALIASES, meanings
 from scheduler.cli.root import COMMANDS
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import jobs
@@ -161,12 +161,12 @@ def test_a_first_guess_is_answered_with_what_to_type(
 
 def test_every_guess_means_a_command_that_there_is_and_is_none_itself() -> None:
     known = {words.removeprefix("schedctl ") for words, _ in commands()} | set(ALIASES) | set(COMMANDS)
-    for meant, guesses in _MEANT.items():
+    for meant, guesses in meanings().items():
         for command in [] if meant.startswith("!") else meant.split(" | "):
             words = [word for word in command.split() if not word.isupper() and not word.startswith("-")]
             assert {" ".join(words[:1]), " ".join(words[:2])} & known, command
         assert set(guesses.split(", ")) & known == set()
-    every = [guess for guesses in _MEANT.values() for guess in guesses.split(", ")]
+    every = [guess for guesses in meanings().values() for guess in guesses.split(", ")]
     assert len(every) == len(set(every))
 
 
