@@ -1,4 +1,4 @@
-"""The root group of ``schedctl`` and its table of commands, each loaded on first use."""
+"""The root group of ``schedctl``, whose commands are loaded on first use."""
 
 from __future__ import annotations
 
@@ -13,46 +13,10 @@ from typer.main import get_command
 
 from config.layers import own_file
 from scheduler.cli.guesses import ALIASES, meant
-from scheduler.cli.shell.command import CommandGroup, later
+from scheduler.cli.shell.command import CommandGroup, command_table, later
 from scheduler.cli.shell.context import Cli, GlobalOptions
 
-# name -> module and function (see scheduler.cli.shell.command.Later), and summary.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init:init", "Create settings for this machine, and a database."),
-    "status": ("status:status", "On track or not, actions, jobs, sessions, hours: one screen."),
-    "top": ("top:top", "The status, live."),
-    "prompt": ("daemon:prompt", "One cached line for shell prompts."),
-    "queue": ("groups:queue", "Jobs: add, list, hold, cancel, reorder."),
-    "pause": ("daemon:pause", "Start no new sessions; running sessions continue."),
-    "resume": ("daemon:resume", "Start new sessions again."),
-    "submit": ("submit_jobs:submit", "Train a script: its folder becomes a job."),
-    "certify": ("certify:certify", "Interrupt a script here, and check that it resumes."),
-    "corpus": ("groups:corpus", "Training data: build, show, compare, verify."),
-    "advise": ("advise:advise", "Whether a model fits a GPU, how long it takes, what it costs."),
-    "plan": ("groups:plan", "What runs next, and why a job waits."),
-    "cost": ("pools:cost", "Hours and money: spent and planned, by job, pool and week."),
-    "quota": ("pools:quota", "Metered hours and money: limits, use, what is left."),
-    "pools": ("groups:pools", "Pools, where sessions run: list, open, close."),
-    "runs": ("groups:runs", "Runs, one for each session: list, show, logs, stop."),
-    "handover": ("groups:handover", "Manual sessions: claim, submit, release."),
-    "checkpoints": ("groups:checkpoints", "Saved states: list, verify, copy, keep."),
-    "models": ("groups:models", "Versions of models: evaluate, promote, roll back, deploy."),
-    "events": ("runs:list_events", "What happened, the newest last."),
-    "report": ("groups:report", "The weekly report."),
-    "rehearse": ("rehearse:rehearse", "Rehearse a week on this machine in minutes."),
-    "service": ("groups:service", "The daemon as a systemd service."),
-    "web": ("groups:web", "The status page in a browser, its JSON API and metrics."),
-    "port": ("web:port", "For programs: frames of JSON on standard input and output."),
-    "agents": ("groups:agents", "What coding agents propose: list, approve, reject."),
-    "mcp": ("web:mcp", "For coding agents: the Model Context Protocol."),
-    "daemon": ("daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
-    "doctor": ("doctor:doctor", "Check the installation."),
-    "acceptance": ("acceptance:acceptance", "Try out an account, cheaply."),
-    "backup": ("db:backup_all", "Back up database, settings and artifacts; test the restore."),
-    "db": ("groups:db", "The database: create, upgrade, back up, verify."),
-    "config": ("groups:config", "The settings, and where each is set."),
-    "version": ("daemon:version", "The version of this program."),
-}
+COMMANDS: dict[str, tuple[str, str]] = command_table()["schedctl"]
 
 
 class Root(CommandGroup):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, wraps
@@ -172,15 +173,21 @@ class Several:
         return [Parameter(name, kind, default=None, annotation=hint) for name, hint in self.options.items()]
 
 
+@lru_cache(maxsize=1)
+def command_table() -> dict[str, Any]:
+    """Return ``commands.toml``: all commands, by the name of their group."""
+    return tomllib.loads(Path(__file__).parents[1].joinpath("commands.toml").read_text(encoding="utf-8"))
+
+
 def group(
-    summary: str,
+    title: str,
+    commands: Mapping[str, tuple[str, str]],
     alone: str = "",
-    commands: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> typer.Typer:
     """Return a new group with ``commands`` as in :func:`later`; ``alone`` and ``old_names`` as in CommandGroup."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
-    app = typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(help=title, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without a callback typer turns a group of one command into that command
     later(app, commands)
     return app
@@ -257,9 +264,9 @@ def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any
     return value
 
 
-def _shared(option: str, words: str, **more: Any) -> Any:
+def _shared(spelling: str, help_text: str) -> Any:
     """Return an option whose value goes to the call's GlobalOptions, not to the command's own parameters."""
-    return typer.Option(option, help=words, callback=_remember, expose_value=False, **more)
+    return option(spelling, help_text, callback=_remember, expose_value=False)
 
 
 @lru_cache(maxsize=1)
@@ -270,18 +277,13 @@ def _all_options() -> tuple[Any, ...]:
     @app.command()
     def declare(
         config: Annotated[
-            Path | None, _shared("--config", "Read settings from FILE (or set SCHEDCTL_CONFIG).", metavar="FILE")
+            Path | None, _shared("--config FILE", "Read settings from FILE (or set SCHEDCTL_CONFIG).")
         ] = None,
         json: Annotated[bool, _shared("--json", "Write JSON to standard output.")] = False,
         no_color: Annotated[bool, _shared("--no-color", "Use no colours.")] = False,
         debug: Annotated[bool, _shared("--debug", "Show where an error happened.")] = False,
         wide: Annotated[bool, _shared("--wide", "Every column, one line a row, however long.")] = False,
-        columns: Annotated[
-            str,
-            _shared(
-                "--columns", "Only these columns, in this order, by their titles.", metavar="A,B", show_default=False
-            ),
-        ] = "",
+        columns: Annotated[str, _shared("--columns A,B", "Only these columns, in this order, by their titles.")] = "",
     ) -> None:
         del config, json, no_color, debug, wide, columns
 
