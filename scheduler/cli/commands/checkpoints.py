@@ -48,9 +48,8 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
             "--key": lambda one: one.manifest.key,
             "~why": lambda one: one.why,
         },
+        none="No checkpoints yet. Sessions make them: schedctl runs list",
     )
-    if not records:
-        cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
 @command("schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)

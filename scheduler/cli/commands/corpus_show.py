@@ -101,12 +101,8 @@ def show_corpus(
     )
     _tables(cli, manifest)
     others = [one for one in data.folder.versions() if one != manifest.version]
-    if others:
-        out.line()
-        rows = [
-            (one, out.instant(built[one].at) if one in built else "", ", ".join(users.get(one, ()))) for one in others
-        ]
-        out.table(("other version", "built", "~jobs"), rows)
+    rows = [(one, out.instant(built[one].at) if one in built else "", ", ".join(users.get(one, ()))) for one in others]
+    out.table(("other version", "built", "~jobs"), rows, below=True)
     if not as_set:
         out.say("Settings or sources have changed since it was built. Build it again: schedctl corpus build")
 
@@ -149,17 +145,15 @@ def _tables(cli: Cli, manifest: CorpusManifest) -> None:
         out.line()
         table = [(one, *(_both(manifest, one, other) for other in names)) for one in names]
         out.table(("of the texts of", *(f"->also {name}" for name in names)), table)
-    if manifest.keywords:
-        out.line()
-        words = {
-            name: sorted(counts_of.items(), key=lambda one: (-one[1], one[0]))
-            for name, counts_of in sorted(manifest.keywords.items())
-        }
-        cells = [(name, ", ".join(f"{word} {share(count, texts)}" for word, count in by)) for name, by in words.items()]
-        out.table(("domain", "~texts that hold its keywords"), cells)
+    words = {
+        name: sorted(counts_of.items(), key=lambda one: (-one[1], one[0]))
+        for name, counts_of in sorted(manifest.keywords.items())
+    }
+    cells = [(name, ", ".join(f"{word} {share(count, texts)}" for word, count in by)) for name, by in words.items()]
+    out.table(("domain", "~texts that hold its keywords"), cells, below=True)
+    found = [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())]
+    out.table(("finding", ">times"), found, below=True)
     if manifest.findings:
-        out.line()
-        out.table(("finding", ">times"), [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())])
         out.say(f"Where they are: {manifest.findings_path}; what they mean: docs/corpus.md")
 
 
@@ -197,13 +191,11 @@ def show_difference(
             ("tagged otherwise", f"{changes.retagged:,}" if changes.retagged else ""),
         ]
     )
-    if changes.parameters:
-        cli.out.line()
-        rows = [
-            (name, *("" if value is None else json.dumps(value) for value in pair))
-            for name, pair in changes.parameters.items()
-        ]
-        cli.out.table(("parameter", "~from", "~to"), rows)
+    rows = [
+        (name, *("" if value is None else json.dumps(value) for value in pair))
+        for name, pair in changes.parameters.items()
+    ]
+    cli.out.table(("parameter", "~from", "~to"), rows, below=True)
     if changes.now_held_out:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
 

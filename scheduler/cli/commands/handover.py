@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from jobs.problem import NotFound
-from platforms.base import Observed
 from platforms.manual.adapter import ManualPlatform
 from platforms.plugin import traits
 from scheduler.cli.shell.command import Listing, Reason, argument, command, option
@@ -27,9 +27,8 @@ def list_(cli: Cli) -> None:
         for key in sorted(platform.keys())
         if (offered := platform.show(key, cli.now)) is not None
     ]
-    documents, rows = [], []
-    for pool, key, offer, observed, wanted_back in hand_overs:
-        document = {
+    documents: list[dict[str, Any]] = [
+        {
             "key": key,
             "pool": pool,
             "jobs": list(offer.jobs),
@@ -40,14 +39,21 @@ def list_(cli: Cli) -> None:
             **picked(observed, "started", "ended", "detail"),
             "wanted_back": wanted_back,
         }
-        documents.append(document)
-        until = cli.out.moment(offer.lapses_at if observed.state == "queued" else offer.deadline)
-        step = _next_step(key, observed, wanted_back)
-        rows.append((key, pool, " and ".join(offer.jobs), observed.state, until, step))
+        for pool, key, offer, observed, wanted_back in hand_overs
+    ]
     cli.out.data({"handovers": documents})
-    cli.out.table(("run", "-pool", "-jobs", "state", "-until", "_next"), rows)
-    if not rows:
-        cli.out.say("Nothing was offered. What is planned: schedctl plan show")
+    cli.out.listing(
+        documents,
+        {
+            "run": itemgetter("key"),
+            "-pool": itemgetter("pool"),
+            "-jobs": lambda one: " and ".join(one["jobs"]),
+            "state": itemgetter("state"),
+            "-until": lambda one: cli.out.moment(one["lapses" if one["state"] == "queued" else "deadline"]),
+            "_next": _next_step,
+        },
+        none="Nothing was offered. What is planned: schedctl plan show",
+    )
 
 
 @command("schedctl handover claim uff-ufm-0007", "schedctl handover claim uff-ufm-0007 --out ~/studio-lab")
@@ -109,13 +115,14 @@ def _desk_of(cli: Cli, key: str) -> ManualPlatform:
     raise NotFound("unknown hand-over", f"{key} was not offered here", meant(key, open_keys, "schedctl handover list"))
 
 
-def _next_step(key: str, observed: Observed, wanted_back: bool) -> str:
-    match observed.state.value:
+def _next_step(document: Mapping[str, Any]) -> str:
+    """Return what a person does next with an offered session, as far as there is something to do."""
+    match document["state"]:
         case "queued":
-            return f"schedctl handover claim {key}"
-        case "running" if wanted_back:
+            return f"schedctl handover claim {document['key']}"
+        case "running" if document["wanted_back"]:
             return "interrupt its cell, then submit its result"
         case "running":
-            return f"schedctl handover submit {key} FILE"
+            return f"schedctl handover submit {document['key']} FILE"
         case _:
-            return observed.detail
+            return str(document["detail"])

@@ -63,22 +63,22 @@ def init(
 
 def settings_of(machine: Belongings, *, demo: bool) -> str:
     """Return settings, in TOML with comments, of what was found."""
-    texts = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
+    texts: dict[str, str] = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
     kinds: dict[Gpu | None, list[str]] = {}
     for number, gpu in enumerate(machine.gpus):
         kinds.setdefault(gpu, []).append(str(number))
     text = texts["head"].format(zone=machine.zone, models='"models.toml"' if demo else "")
     text += "".join(_local_pool(texts, number, *kind) for number, kind in enumerate((kinds or {None: []}).items(), 1))
     text += texts["demo"] if demo else ""
-    text += "".join(_slurm_pools(texts["slurm"], machine.slurm))
-    text += texts["kaggle"].format(where=machine.kaggle) if machine.kaggle else ""
-    text += texts["aws"].format(where=machine.aws) if machine.aws else ""
+    text += "".join(_slurm_pools(texts["slurm_pool"], machine.slurm))
+    text += texts["kaggle_pool"].format(where=machine.kaggle) if machine.kaggle else ""
+    text += texts["aws_pool"].format(where=machine.aws) if machine.aws else ""
     return text + (texts["mail"].format(mail=machine.mail) if machine.mail else "")
 
 
 def _local_pool(texts: Mapping[str, str], number: int, gpu: Gpu | None, devices: Sequence[str]) -> str:
     """Return a pool of this machine's devices of one kind, or of its processor."""
-    return texts["local"].format(
+    return texts["local_pool"].format(
         what=f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found",
         number=number if number > 1 else "",
         accelerator=gpu.name if gpu else "this machine",

@@ -78,24 +78,23 @@ def _show(cli: Cli, name: str) -> None:
     cli.out.table(("~job", "arm", ">seed", "state", "-version", "-result"), rows)
     for why in outcome.missing:
         cli.out.say(f"Not counted: {why}")
-    if outcome.findings:
-        cli.out.line()
-        cli.out.listing(
-            outcome.findings,
-            {
-                "~metric": lambda one: one.gate.metric,
-                ">as it is": lambda one: figure(one.before),
-                ">changed": lambda one: figure(one.value),
-                ">better by": lambda one: figure(one.gain),
-                "->low": lambda one: figure(one.low),
-                "->high": lambda one: figure(one.high),
-                "->runs": lambda one: str(one.clusters),
-                "->p": lambda one: figure(one.p_value, ".2g"),
-                "-->design": lambda one: figure(one.design_effect, ".3g"),
-            },
-        )
-        for one in outcome.findings:
-            cli.out.line(f"{one.outcome.replace('_', ' ')}: {one.reason}")
+    cli.out.listing(
+        outcome.findings,
+        {
+            "~metric": lambda one: one.gate.metric,
+            ">as it is": lambda one: figure(one.before),
+            ">changed": lambda one: figure(one.value),
+            ">better by": lambda one: figure(one.gain),
+            "->low": lambda one: figure(one.low),
+            "->high": lambda one: figure(one.high),
+            "->runs": lambda one: str(one.clusters),
+            "->p": lambda one: figure(one.p_value, ".2g"),
+            "-->design": lambda one: figure(one.design_effect, ".3g"),
+        },
+        below=True,
+    )
+    for one in outcome.findings:
+        cli.out.line(f"{one.outcome.replace('_', ' ')}: {one.reason}")
 
 
 def _test(cli: Cli, name: str) -> AbTest:

@@ -112,9 +112,7 @@ def explain(cli: Cli, job: Job) -> None:
     cli.out.line(f"{job}: {answer}.")
     if share is not None:
         cli.out.line(f"It shall have {share.words()}.")
-    if planned:
-        cli.out.line()
-        cli.out.listing(planned, {**_when(cli), ">steps": lambda one: str(_steps(one, job))})
+    cli.out.listing(planned, {**_when(cli), ">steps": lambda one: str(_steps(one, job))}, below=True)
     for key, sentence in sentences.items():
         if key != own:
             cli.out.line(f"{sentence}; a further session there is planned to wait as long.")
@@ -190,15 +188,11 @@ def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
     room = out.columns - max((len(lane.pool) for lane in week.lanes), default=0) - 5
     for line in picture(week, max(1, min(_PICTURE_COLUMNS, room)), out.zone):
         out.line(line)
-    if week.gaps:
-        out.line()
-        out.table(
-            ("pool", ">empty", "-first", "~empty because", "~could use it"),
-            [
-                (alike[0].pool, hours(sum(gap.length for gap in alike)), out.moment(alike[0].start), why, uses)
-                for why, uses, alike in alike_gaps(week)
-            ],
-        )
+    gaps = [
+        (alike[0].pool, hours(sum(gap.length for gap in alike)), out.moment(alike[0].start), why, uses)
+        for why, uses, alike in alike_gaps(week)
+    ]
+    out.table(("pool", ">empty", "-first", "~empty because", "~could use it"), gaps, below=True)
     if plan.kept:
         out.line()
     for kept in plan.kept:
@@ -206,22 +200,17 @@ def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
         when = f"expected {out.instant(kept.expected_at)}, {sure}"
         what = f"Reserved on {kept.pool}" if kept.pool else "Expected work"  # older versions reserved hours for it
         out.line(f"{what}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
-    if plan.deferrals:
-        out.line()
-        out.table(
-            ("job", "~waits because"),
-            [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
-        )
-    if plan.placements:
-        out.line()
-        out.listing(
-            sorted(plan.placements, key=lambda placement: (placement.start, placement.pool)),
-            {
-                **_when(cli),
-                "~jobs": lambda one: ", ".join(_named(cli, one, planned_lane) for planned_lane in one.lanes),
-                "--~>steps": lambda one: ", ".join(str(planned_lane.steps) for planned_lane in one.lanes),
-            },
-        )
+    waiting = [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals]
+    out.table(("job", "~waits because"), waiting, below=True)
+    out.listing(
+        sorted(plan.placements, key=lambda placement: (placement.start, placement.pool)),
+        {
+            **_when(cli),
+            "~jobs": lambda one: ", ".join(_named(cli, one, planned_lane) for planned_lane in one.lanes),
+            "--~>steps": lambda one: ", ".join(str(planned_lane.steps) for planned_lane in one.lanes),
+        },
+        below=True,
+    )
 
 
 def _when(cli: Cli) -> dict[str, Callable[[Placement], str]]:

@@ -45,22 +45,18 @@ def show_changes(out: Output, difference: PlanComparison) -> None:
     """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
     if difference.jobs:
         out.line(f"{_summary(difference.jobs)}.")
-        out.line()
-        out.table(
-            ("job", "--~starts", "~finishes", ">finish moves", "-~hours", "-deadline"),
-            [_job_row(out, change) for change in difference.jobs],
-        )
-    if difference.pools:
-        out.line()
-        out.listing(
-            difference.pools,
-            {
-                "pool": lambda one: one.pool,
-                ">hours before": lambda one: hours(one.seconds_before),
-                ">after": lambda one: hours(one.seconds_after),
-                ">difference": lambda one: signed(one.seconds_after - one.seconds_before),
-            },
-        )
+    columns = ("job", "--~starts", "~finishes", ">finish moves", "-~hours", "-deadline")
+    out.table(columns, [_job_row(out, change) for change in difference.jobs], below=True)
+    out.listing(
+        difference.pools,
+        {
+            "pool": lambda one: one.pool,
+            ">hours before": lambda one: hours(one.seconds_before),
+            ">after": lambda one: hours(one.seconds_after),
+            ">difference": lambda one: signed(one.seconds_after - one.seconds_before),
+        },
+        below=True,
+    )
 
 
 def _summary(changes: Sequence[JobChange]) -> str:
@@ -166,12 +162,8 @@ def show_diff(
     if not diff.sessions and diff.difference.nothing:
         out.line("Both plan the same sessions.")
         return
-    if diff.sessions:
-        out.line()
-        out.table(
-            ("session", "~jobs", "pool", "from", "->length", "~was"),
-            [_session_row(cli, change) for change in diff.sessions],
-        )
+    columns = ("session", "~jobs", "pool", "from", "->length", "~was")
+    out.table(columns, [_session_row(cli, change) for change in diff.sessions], below=True)
     show_changes(out, diff.difference)
 
 

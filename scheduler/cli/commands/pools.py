@@ -130,6 +130,7 @@ def quota(
             "-resets": lambda one: cli.out.moment(one.resets_at),
             "----~source": lambda one: f"{one.source} {one.as_of}".strip(),
         },
+        none="No pool has a quota. See: schedctl pools",
     )
     for meter in shown_meters:
         if meter.waited:
@@ -137,8 +138,6 @@ def quota(
                 f"{meter.pool}, {meter.quota}: of {amount(meter.used, meter.unit)} used, "
                 f"{amount(meter.waited, meter.unit)} were billed while sessions waited in the platform's queue."
             )
-    if not shown_meters:
-        cli.out.say("No pool has a quota. See: schedctl pools")
 
 
 @command("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)

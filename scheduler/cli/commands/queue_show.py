@@ -25,7 +25,6 @@ from scheduler.service.facts.early_stops import standing
 from scheduler.store import generations, jobs, plans, queue_waits, rates, runs, training_data
 from scheduler.store.generations import Generation
 from scheduler.store.jobs import JobRecord
-from scheduler.store.rates import RateRecord
 from scheduler.views.documents import job_json, run_json
 from scheduler.views.training import TrainingProgress, share_now, trainings
 
@@ -68,12 +67,18 @@ def show_job(cli: Cli, job: Job) -> None:
             *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
         ]
     )
-    if speeds:
-        cli.out.line()
-        cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])
-    if sessions:
-        cli.out.line()
-        cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in sessions])
+    cli.out.listing(
+        speeds,
+        {
+            ">steps/h": lambda rate: f"{rate.steps_per_second * HOUR:.0f}" if rate.samples else "-",
+            "pool": lambda rate: rate.pool,
+            ">measured": lambda rate: counted(rate.samples, "time"),
+            ">set-up": lambda rate: hours(round(rate.setup_seconds)),
+            ">save": lambda rate: f"{rate.checkpoint_seconds:.0f} s",
+        },
+        below=True,
+    )
+    cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in sessions], below=True)
 
 
 def code_line(code: Code) -> str:
@@ -180,13 +185,3 @@ def _facts(
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
         ("added", out.instant(record.created_at)),
     ]
-
-
-def _speed(rate: RateRecord) -> tuple[str, ...]:
-    return (
-        f"{rate.steps_per_second * 3_600:.0f}" if rate.samples else "-",
-        rate.pool,
-        counted(rate.samples, "time"),
-        hours(round(rate.setup_seconds)),
-        f"{rate.checkpoint_seconds:.0f} s",
-    )

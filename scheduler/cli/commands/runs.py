@@ -104,9 +104,8 @@ def show(cli: Cli, name: RunOrJob) -> None:
             for lane in run.lanes
         ],
     )
-    if trees := [(str(lane.index), *start) for lane in run.lanes for start in sorted(lane.trees.items())]:
-        cli.out.line()
-        cli.out.table((">lane", "was given", "~from the artifact store"), trees)
+    trees = [(str(lane.index), *start) for lane in run.lanes for start in sorted(lane.trees.items())]
+    cli.out.table((">lane", "was given", "~from the artifact store"), trees, below=True)
     cli.out.line()
     write_events(cli.out, history)
 

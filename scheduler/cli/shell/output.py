@@ -85,13 +85,17 @@ class Output:
             return
         sys.stderr.write(f"schedctl: warning: {self.redact(clean(text))}\n")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, below: bool = False) -> None:
         """Write a table whose ``columns`` are marked as in scheduler.cli.shell.table. Raises UsageFault.
 
-        Long text is wrapped on a terminal. A pipe or file gets one line per row, with long text cut off.
+        Long text is wrapped on a terminal. A pipe or file gets one line per row, with long text cut off. A table
+        ``below`` other output has an empty line before it, and is left out if it has no rows.
         """
-        if self.as_json:
+        rows = list(rows)
+        if self.as_json or (below and not rows):
             return
+        if below:
+            self.line()
         kinds = [column_of(title) for title in columns]
         texts = [[clean(cell) for cell in row] for row in rows]
         redacted = iter(self.redact.each(cell for row in texts for cell in row))
@@ -108,9 +112,17 @@ class Output:
         lines = drawn(kinds, cells, width, one_line=not terminal, paint=paint)
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
-    def listing(self, things: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> None:
-        """Write a table with one row per thing. ``columns`` maps marked titles to functions that return the cell."""
-        self.table(tuple(columns), ([read(one) for read in columns.values()] for one in things))
+    def listing(
+        self, things: Iterable[T], columns: Mapping[str, Callable[[T], str]], *, none: str = "", below: bool = False
+    ) -> None:
+        """Write a table with one row per thing. ``columns`` maps marked titles to functions that return the cell.
+
+        ``none`` is the message if there are no things; ``below`` as in :meth:`table`.
+        """
+        rows = [[read(one) for read in columns.values()] for one in things]
+        self.table(tuple(columns), rows, below=below)
+        if none and not rows:
+            self.say(none)
 
     def _chosen(self, titles: Sequence[str]) -> list[int]:
         """Return the indices of the columns in ``only``, in that order. Raises UsageFault for an unknown title."""
