@@ -7,17 +7,18 @@ hours.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from config.settings import RuleSettings, WebhookSettings
 from scheduler.notify.deliver import WEBHOOK_PREFIX, redacted
-from scheduler.service.faults.places import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox, runs
 from scheduler.store.events import Event
@@ -39,36 +40,8 @@ class _Alert(NamedTuple):
     need: str = ""
 
 
-_JOB, _RUN = "schedctl queue show {}", "schedctl runs show {}"
-_DEVICE = "it gave another accelerator than it promises and is closed for a while; no job is blamed"
-_ALERTS = {
-    "quota.orphan_suspected": _Alert(
-        "the account was used by something that is not ours", "schedctl runs list --pool {}", "use by others suspected"
-    ),
-    WRONG_DEVICE: _Alert(_DEVICE, "schedctl pools open {}", "wrong accelerator"),
-    NEVER_BEGAN: _Alert(
-        "its session ended before the command had begun, and it is closed for a while; no job is blamed"
-    ),
-    "session.offered": _Alert(
-        "a session waits for a person to take it", "schedctl handover claim {}", "session offered"
-    ),
-    "session.late": _Alert("a session ran after it had been given up, and what it was billed is booked", _RUN),
-    "session.lost": _Alert("what a session left did not come home", _RUN),
-    "session.orphan": _Alert(
-        "a session of ours runs that no run names, and its time is not settled",
-        "schedctl doctor",
-        "session without a run",
-    ),
-    "quota.adjusted": _Alert("the platform counts otherwise than our books", "schedctl quota"),
-    "job.stalled": _Alert("its session made no progress and was ended", _JOB),
-    "job.crashes": _Alert("two sessions in a row failed within a minute of their start"),
-    "job.fail": _Alert("the job failed", _JOB, "job failed"),
-    "job.park": _Alert("the job is held until a person releases it", _JOB, "job held"),
-    "checkpoint.quarantined": _Alert("a checkpoint is damaged", "schedctl checkpoints verify", "checkpoint damaged"),
-    "daemon.started": _Alert("the daemon started", "schedctl status"),
-    "report.failed": _Alert("the weekly report could not be made", "schedctl report weekly", "report not made"),
-    RAISED: _Alert("needs a person"),
-}
+_TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text(encoding="utf-8"))
+_ALERTS = {kind: _Alert(*words) for kind, words in _TEXTS.items()} | {RAISED: _Alert("an action is required")}
 # Texts for rules in addition to alerts; other kinds of events are shown by their names.
 _ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
 RULES = "rules"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from jobs.size import counted
 from jobs.spec import EVALUATE
 from scheduler.core.quota import Meter
-from scheduler.report.chart import local
-from scheduler.report.chart import printable as _clean
+from scheduler.report.chart import local, printable
 from scheduler.report.report import JobReport, Report, Spent
 
 _OPEN = {"queued", "active"}
@@ -81,6 +80,10 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Replace control characters in cells: names and messages of platforms may hold some."""
+        object.__setattr__(self, "rows", tuple(tuple(map(printable, row)) for row in self.rows))
+
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
@@ -89,6 +92,10 @@ class ReportSection:
     title: str
     lines: tuple[str, ...] = ()
     table: Table | None = None
+
+    def __post_init__(self) -> None:
+        """Replace control characters in sentences."""
+        object.__setattr__(self, "lines", tuple(map(printable, self.lines)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ def document_of(report: Report) -> ReportDocument:
     """Return the report in words."""
     period = f"{instant(report.start, report.zone)} to {instant(report.end, report.zone)}"
     return ReportDocument(
-        f"Training report {_clean(report.label)}{', so far' * report.so_far}",
+        printable(f"Training report {report.label}{', so far' * report.so_far}"),
         f"{period}, made {instant(report.made_at, report.zone)}",
         (
             ReportSection("In short", tuple(headline(report))),
@@ -150,11 +157,11 @@ def _models(report: Report) -> ReportSection:
             continue
         else:
             what = "Trains, nothing saved yet" if job.state == "active" else "Stalled, trained and saved nothing"
-        groups.setdefault(what, []).append(f"{_clean(job.name)}{gained}")
+        groups.setdefault(what, []).append(f"{job.name}{gained}")
     lines = [
         f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
     ]
-    lines += [f"{_clean(job.name)} was {_clean(job.why)}." for job in trained if job.state == "done" and job.why]
+    lines += [f"{job.name} was {job.why}." for job in trained if job.state == "done" and job.why]
     rows = tuple(_model_row(job, report.zone) for job in trained)
     if not rows:
         return ReportSection("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
@@ -169,10 +176,7 @@ def _evaluated(report: Report) -> Iterator[ReportSection]:
         return
     accepted = sum(1 for one in report.judged if one.verdict == "accepted")
     line = f"{counted(len(report.judged), 'version')} evaluated, {accepted} accepted."
-    rows = tuple(
-        (_clean(one.version), one.verdict + (", promoted" if one.in_force else ""), _clean(one.why))
-        for one in report.judged
-    )
+    rows = tuple((one.version, one.verdict + (", promoted" if one.in_force else ""), one.why) for one in report.judged)
     yield ReportSection("Versions", (line,), Table(("version", "result", "reason"), rows))
 
 
@@ -181,7 +185,7 @@ def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:
     ends = (None, None) if job.forecast is None else (job.forecast.expected, job.forecast.latest)
     deadline = instant(job.deadline, zone)
     return (
-        _clean(job.name),
+        job.name,
         job.state,
         f"{job.step / job.target_step:.0%}" if job.target_step else "-",
         f"+{job.steps:,}" if job.steps else "-",
@@ -203,7 +207,7 @@ def _summary(report: Report) -> list[str]:
             f"{hours(total.useful)} h of training were productive, of {hours(total.charged)} h billed and "
             f"{hours(total.offered)} h available: goodput {total.goodput:.1%} (last week {before.goodput:.1%})."
         ),
-        *(f"{_clean(pool.name)}: {_clean(pool.why)}." for pool in report.pools if pool.why),
+        *(f"{pool.name}: {pool.why}." for pool in report.pools if pool.why),
         (
             f"{counted(total.sessions, 'session')} made {counted(steps, 'step')} "
             f"(last week {before.sessions} and {steps_before:,})."
@@ -229,10 +233,9 @@ def _late_facts(report: Report) -> Iterator[str]:
 
 def _actions(report: Report) -> ReportSection:
     rows = tuple(
-        tuple(map(_clean, (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy)))
-        for need in report.needs
+        (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy) for need in report.needs
     )
-    broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules[:_RULES_MAX])
+    broken = tuple(f"A rule was broken: {rule}." for rule in report.broken_rules[:_RULES_MAX])
     if len(report.broken_rules) > _RULES_MAX:
         broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
     lines = broken if rows or broken else ("None.",)
@@ -243,7 +246,7 @@ def _actions(report: Report) -> ReportSection:
 def _pools(report: Report) -> ReportSection:
     rows = tuple(
         (
-            _clean(pool.name),
+            pool.name,
             hours(pool.spent.offered),
             hours(pool.spent.charged),
             _change(pool.spent.charged, pool.before.charged),
@@ -270,7 +273,7 @@ _WASTE: Mapping[str, Callable[[Spent], str]] = {
     ">refused starts": lambda spent: str(spent.refused_starts),
 }
 _JOBS: Mapping[str, Callable[[JobReport], str]] = {
-    "job": lambda job: _clean(job.name),
+    "job": lambda job: job.name,
     "state": lambda job: job.state,
     ">step": lambda job: f"{job.step:,}",
     ">target": lambda job: f"{job.target_step:,}",
@@ -287,7 +290,7 @@ _JOBS: Mapping[str, Callable[[JobReport], str]] = {
 
 
 def _waste(report: Report) -> ReportSection:
-    rows = tuple((_clean(pool.name), *(cell(pool.spent) for cell in _WASTE.values())) for pool in report.pools)
+    rows = tuple((pool.name, *(cell(pool.spent) for cell in _WASTE.values())) for pool in report.pools)
     return ReportSection("Where the other hours went", (), Table(("pool", *_WASTE), rows))
 
 
@@ -298,15 +301,13 @@ def _jobs(report: Report) -> ReportSection:
     families: dict[str, list[str]] = {}  # by the weights that jobs were initialised from
     for job in report.jobs:
         if job.starts_from is not None:
-            families.setdefault(job.starts_from, []).append(_clean(job.name))
-    lines = tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in families.items())
+            families.setdefault(job.starts_from, []).append(job.name)
+    lines = tuple(f"Initialised from {start}: {', '.join(names)}." for start, names in families.items())
     return ReportSection("Jobs", lines, table) if rows else ReportSection("Jobs", ("No jobs.",))
 
 
 def _losses(report: Report) -> ReportSection:
-    rows = tuple(
-        (_clean(job.name), f"{step:,}", f"{loss:.4f}") for job in report.jobs for step, loss in _sparse(job.losses)
-    )
+    rows = tuple((job.name, f"{step:,}", f"{loss:.4f}") for job in report.jobs for step, loss in _sparse(job.losses))
     if not rows:
         return ReportSection("Held-out loss", ("No checkpoint of this week has one.",))
     return ReportSection("Held-out loss", (), Table(("job", ">step", ">loss"), rows))
@@ -325,8 +326,8 @@ def _quotas(report: Report) -> ReportSection:
 
     rows = tuple(
         (
-            _clean(quota.pool),
-            _clean(quota.quota),
+            quota.pool,
+            quota.quota,
             *(amount(quota, value) for value in (quota.limit, quota.used, quota.held, quota.free)),
             instant(quota.resets_at, report.zone),
         )
@@ -343,8 +344,7 @@ def _quotas(report: Report) -> ReportSection:
 def _plan(report: Report) -> ReportSection:
     waits = tuple(_waits(report))
     rows = tuple(
-        (_clean(each.pool), _clean(each.job), str(each.sessions), hours(each.seconds), f"{each.steps:,}")
-        for each in report.planned
+        (each.pool, each.job, str(each.sessions), hours(each.seconds), f"{each.steps:,}") for each in report.planned
     )
     if not rows:
         return ReportSection("Next seven days", ("The newest plan places no session.", *waits))
@@ -355,7 +355,7 @@ def _waits(report: Report) -> Iterator[str]:
     """Yield one line for each reason, with the jobs that it keeps waiting."""
     waiting: dict[str, list[str]] = {}
     for job in report.waiting:
-        waiting.setdefault(_clean(job.why), []).append(_clean(job.job))
+        waiting.setdefault(job.why, []).append(job.job)
     for why, names in waiting.items():
         listing = ", ".join(names[:_NAMES_MAX])
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""

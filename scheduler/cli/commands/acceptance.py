@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from jobs.nouns.pool import Pool
-from jobs.nouns.values import amount
+from jobs.nouns.values import amount as parse_amount
 from jobs.problem import NotFound, Refusal
 from platforms.registry import account_name
 from scheduler.cli.shell.command import Yes, argument, command, confirm, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
-from scheduler.cli.shell.output import hours
+from scheduler.cli.shell.output import amount, hours
 from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
 
 
@@ -32,7 +32,9 @@ def acceptance(
     platform: Annotated[str, argument("", "A platform with one pool, or the name of a pool.")],
     budget: Annotated[
         list[Any] | None,
-        option("--budget AMOUNT", "At most so much quota or money: 1h and $1 unless given.", parser=parsed(amount)),
+        option(
+            "--budget AMOUNT", "At most so much quota or money: 1h and $1 unless given.", parser=parsed(parse_amount)
+        ),
     ] = None,
     only: Annotated[str, option("--only PROBE", "This probe alone.")] = "",
     export: Annotated[
@@ -62,10 +64,13 @@ def acceptance(
     limits = {"seconds": 3_600, "microdollars": 1_000_000, **{limit.unit: limit.value for limit in budget or ()}}
     with opened(cli.app, pool.name, (limits["seconds"], limits["microdollars"]), cli.out.say) as bench:
         costs = [(probe, bench.cost([Trial(**probe.trial)] * probe.count)) for probe in wanted]
-        rows = [(one.name, one.question, hours(cost[0]), _dollars(cost[1]), str(one.count)) for one, cost in costs]
+        rows = [
+            (one.name, one.question, hours(cost[0]), amount(cost[1], "microdollars"), str(one.count))
+            for one, cost in costs
+        ]
         if not cli.options.json:
             cli.out.table(("probe", "~question", ">quota at most", ">cost at most", ">sessions"), rows)
-        most = f"{hours(limits['seconds'])} of quota and {_dollars(limits['microdollars'])}"
+        most = f"{hours(limits['seconds'])} of quota and {amount(limits['microdollars'], 'microdollars')}"
         confirm(cli, f"Try {pool.name} for at most {most}? All that it creates is removed again.", yes=yes)
         run_probes(bench, wanted, again=bool(only))
         done, result = bench.state.done, conclude(bench, state_dir)
@@ -85,7 +90,3 @@ def _pool(cli: Cli, platform: str, sites: Mapping[str, Any]) -> Pool:
     if sites[named[0].platform].paid and not named[0].price_microdollars_per_hour:
         raise Refusal("nothing was started", f"{named[0].name} has no price_per_hour", "Set it, with its date")
     return named[0]
-
-
-def _dollars(microdollars: int) -> str:
-    return f"${microdollars / 1e6:.2f}"

@@ -1,12 +1,13 @@
 """Completion of names, and the arguments that have it.
 
-The shell asks on every press of Tab, so only the database's cheapest reader is used.
+The shell runs a completion at every press of Tab, so the reader of the database that starts fastest is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,59 +23,48 @@ _RUNS = 200  # the newest ones are offered
 
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs whose name begins so; none when the database cannot be read."""
+    """Return the jobs whose name starts with ``incomplete``; none if the database cannot be read."""
     from scheduler.store.listing import list_jobs
 
     return _begin(ctx, incomplete, lambda cli: (job.name for job in list_jobs(cli.paths.database_url)))
 
 
-def run_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the launch keys that begin so, of the newest runs."""
-    from scheduler.store import runs
+def _stored(table: str, read: Callable[[Any, Connection], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completion of the names that ``read`` returns of a module of ``scheduler.store``, imported when used."""
 
-    return _stored(ctx, incomplete, lambda tx: [run.key for run in runs.recent(tx, _RUNS)])
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        def names(cli: Cli) -> list[str]:
+            with cli.app.database.read() as tx:
+                return list(read(import_module(f"scheduler.store.{table}"), tx))
+
+        return _begin(ctx, incomplete, names)
+
+    return complete
 
 
-def checkpoint_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the keys of checkpoints that begin so."""
-    from scheduler.store import checkpoints
-
-    return _stored(ctx, incomplete, lambda tx: [one.manifest.key for one in checkpoints.everything(tx)])
-
-
-def version_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the versions of models whose name, such as ufm@3, begins so."""
-    from scheduler.store import versions
-
-    return _stored(ctx, incomplete, lambda tx: [f"{one.model}@{one.number}" for one in versions.everything(tx)])
+run_keys = _stored("runs", lambda runs, tx: (run.key for run in runs.recent(tx, _RUNS)))
+checkpoint_keys = _stored("checkpoints", lambda saved, tx: (one.manifest.key for one in saved.everything(tx)))
+version_names = _stored("versions", lambda versions, tx: (one.name for one in versions.everything(tx)))
 
 
 def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the configured pools whose name begins so."""
+    """Return the configured pools whose name starts with ``incomplete``."""
     return _begin(ctx, incomplete, lambda cli: sorted(cli.app.pools))
 
 
-def _stored(ctx: typer.Context, incomplete: str, read: Callable[[Connection], list[str]]) -> list[str]:
-    def names(cli: Cli) -> list[str]:
-        with cli.app.database.read() as tx:
-            return read(tx)
-
-    return _begin(ctx, incomplete, names)
-
-
 def _begin(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[str]]) -> list[str]:
-    """Return the names that begin so; none when settings or database cannot be read."""
+    """Return the names that start with ``incomplete``; none if settings or database cannot be read."""
     try:
         return [name for name in names(ctx.find_root().obj) if name.startswith(incomplete)]
     except Exception as error:
-        # A mistake of ours must show; that there is no database yet is no news while typing.
+        # A bug must show; a missing database is normal while a person types.
         if code_of(error) is Exit.BUG:
             raise
         return []
 
 
 def states(incomplete: str) -> list[str]:
-    """Return the job states that begin so."""
+    """Return the job states that start with ``incomplete``."""
     return [state for state in STATES if state.startswith(incomplete)]
 
 

@@ -15,7 +15,7 @@ from jobs.spec import JobSpec
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Several, option
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.exits import UsageFault, pair_of
 
 DryRun = Annotated[bool, option("--dry-run", "Show the job, its plan and what would be uploaded; change nothing.")]
 Expect = Annotated[str, option("--expect DIGEST", "Add only what a dry run showed: its fingerprint.")]
@@ -102,11 +102,7 @@ def pairs_of(option: str, form: str, words: list[str] | None) -> dict[str, str] 
     """Return the values of a repeated option such as ``--env KEY=VALUE``, None without any. Raises UsageFault."""
     if not words:
         return None
-    parts = [word.partition("=") for word in words]
-    for name, equals, value in parts:
-        if not (name and equals):
-            raise UsageFault(f"{option} {name}{value} cannot be read", "it has two parts", f"Write it as {form}")
-    return {name: value for name, _, value in parts}
+    return dict(pair_of(option, word, form, empty=True) for word in words)
 
 
 def _from_here(path: str) -> str:

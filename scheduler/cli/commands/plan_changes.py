@@ -17,7 +17,7 @@ from jobs.problem import NotFound
 from jobs.size import counted
 from scheduler.cli.shell.command import command, option, parsed
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.exits import UsageFault, pair_of
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
@@ -250,7 +250,7 @@ def show_what_if(
 
 
 def _pool_edit(words: str) -> Edit:
-    name, value = _parts("--pool", words, "NAME=HOURS or NAME=down")
+    name, value = pair_of("--pool", words, "NAME=HOURS or NAME=down")
     if value == "down":
         return TakeDown(name)
     amount = _number("--pool", words, value)
@@ -261,7 +261,7 @@ def _pool_edit(words: str) -> Edit:
 
 
 def _weight_edit(words: str) -> Edit:
-    name, value = _parts("--priority", words, "JOB=NUMBER")
+    name, value = pair_of("--priority", words, "JOB=NUMBER")
     amount = _number("--priority", words, value)
     if not RANGES["priority"].holds(amount):
         why = f"{amount:g} is not in the range {RANGES['priority']}"
@@ -270,18 +270,11 @@ def _weight_edit(words: str) -> Edit:
 
 
 def _devices_edit(words: str) -> SetDevices:
-    name, value = _parts("--devices", words, "JOB=COUNT")
+    name, value = pair_of("--devices", words, "JOB=COUNT")
     if not (count := digits(value, _DEVICES_MAX)):
         why = f"a count of devices is a whole number from 1 to {_DEVICES_MAX:,}"
         raise UsageFault(f"--devices {words} cannot be used", why, "Write it like ufm=2")
     return SetDevices(name, count)
-
-
-def _parts(option: str, words: str, form: str) -> tuple[str, str]:
-    name, equals, value = words.rpartition("=")
-    if not (name and equals and value):
-        raise UsageFault(f"{option} {words} cannot be read", "it has two parts", f"Write it as {form}")
-    return name, value
 
 
 def _number(option: str, words: str, value: str) -> float:

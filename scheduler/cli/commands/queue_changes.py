@@ -29,7 +29,7 @@ from scheduler.cli.commands.complete import Job
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
 from scheduler.cli.shell.command import Yes, argument, command, confirm, option
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.exits import UsageFault, pair_of
 from scheduler.cli.shell.names import free_name, listed
 from scheduler.core.job import Active, Failed
 from scheduler.service.requests import concerns, queue
@@ -114,9 +114,7 @@ def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
 def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Return a job's table with ``KEY=VALUE`` settings made; an empty value removes the key. Raises UsageFault."""
     for words in settings:
-        key, equals, text = words.partition("=")
-        if not (key and equals):
-            raise UsageFault(f"--set {words} cannot be read", "it has two parts", "Write it as KEY=VALUE")
+        key, text = pair_of("--set", words, "KEY=VALUE", empty=True)
         outer, dot, inner = key.strip().partition(".")
         outer = OLD_NAMES.get(outer, outer)
         place = table.setdefault(outer, {}) if dot else table

@@ -89,6 +89,14 @@ class UsageFault(UserError):
     """The arguments of the command line are invalid or contradict each other."""
 
 
+def pair_of(option: str, words: str, form: str, *, empty: bool = False) -> tuple[str, str]:
+    """Return name and value of ``NAME=VALUE``; ``empty`` allows an empty value. Raises UsageFault with the ``form``."""
+    name, equals, value = words.partition("=")
+    if not (name and equals and (value or empty)):
+        raise UsageFault(f"{option} {words} cannot be read", "it has two parts", f"Write it as {form}")
+    return name, value
+
+
 class PlatformFault(UserError):
     """This machine or a platform does not support what the command needs."""
 

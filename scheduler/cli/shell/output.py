@@ -24,25 +24,13 @@ _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)
 T = TypeVar("T")
 _PIPE_COLUMNS = 160  # width of a pipe or file, unless the variable COLUMNS is set
 
-STYLES = {
-    "active": "green",
-    "running": "green",
-    "open": "green",
-    "ok": "green",
-    "good": "green",
-    "finished": "green",
-    "done": "bold",
-    "held": "yellow",
-    "paused": "yellow",
-    "closed": "yellow",
-    "warning": "yellow",
-    "stopping": "yellow",
-    "preempted": "yellow",
-    "failed": "red",
-    "bad": "red",
-    "lost": "red",
-    "quarantined": "red",
+_WORDS = {
+    "green": "active running open ok good finished",
+    "bold": "done",
+    "yellow": "held paused closed warning stopping preempted",
+    "red": "failed bad lost quarantined",
 }
+STYLES = {word: style for style, words in _WORDS.items() for word in words.split()}
 _OLD_TITLES = {"weight": "priority", "whom": "subject", "held": "reserved", "key": "run", "done by": "eta"}
 """Current titles of renamed columns, by old title; ``--columns`` accepts both."""
 _CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
