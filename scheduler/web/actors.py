@@ -15,7 +15,6 @@ import stat
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from threading import Lock
 from urllib.parse import quote
@@ -155,7 +154,7 @@ class Actors:
 
     def of(self, request: Request) -> str | None:
         """Return the session of a request; None if it may not act."""
-        cookie = cookie_of(request.headers.get("cookie", ""), COOKIE)
+        cookie = request.cookies.get(COOKIE, "")
         begun, _, signed = cookie.rpartition(".")
         if not _same(signed, self._signed("session", begun)):
             return None
@@ -211,15 +210,6 @@ def forms(actors: Actors | None, request: Request) -> Forms | None:
     session = actors.of(request)
     sign_in = "" if session else f"{SIGN_IN}?next={quote(request.url.path, safe='')}"
     return Forms(actors, session, sign_in)
-
-
-def cookie_of(header: str, name: str) -> str:
-    """Return the value of a cookie; empty if there is none."""
-    try:
-        cookies = SimpleCookie(header)
-    except CookieError:
-        return ""
-    return cookies[name].value if name in cookies else ""
 
 
 def _same(one: str, other: str) -> bool:

@@ -12,14 +12,14 @@ from urllib.parse import parse_qs, quote
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from jinja2 import Environment
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.payload.redact import Redact
 from scheduler.clock import real_now
 from scheduler.verbs.shapes import Fault
 from scheduler.web import actors as acting
-from scheduler.web.actors import Actors, Bearer, TooManyTries, cookie_of
+from scheduler.web.actors import Actors, Bearer, TooManyTries
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
@@ -112,7 +112,7 @@ class Guard:
     def _reader(self, bearer: Bearer, scope: Scope, headers: MutableMapping[bytes, str]) -> ASGIApp:
         """Return the application for an authorised reader, otherwise a challenge or a refusal."""
         kind, _, token = headers.get(b"authorization", "").partition(" ")
-        cookie = cookie_of(headers.get(b"cookie", ""), COOKIE)
+        cookie = cookie_parser(headers.get(b"cookie", "")).get(COOKIE, "")
         try:
             if kind.lower() == "bearer":
                 right = bearer.allows(token.strip(), _peer(scope))

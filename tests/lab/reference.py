@@ -25,7 +25,7 @@ from platforms.options import Declared, declared_options
 from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import CliCommand, whole
-from scheduler.cli.shell.exits import MEANINGS
+from scheduler.cli.shell.exits import meanings
 from scheduler.core import reasons
 from scheduler.core.run import CONSEQUENCES
 from tests.lab import emitted
@@ -96,7 +96,7 @@ def _option(found: Any) -> str:
 
 def _exit_rows() -> Iterator[str]:
     yield from ("| code | name | meaning |", "|---|---|---|")
-    for code, meaning in MEANINGS.items():
+    for code, meaning in meanings().items():
         yield f"| {int(code)} | {code.name} | {meaning} |"
 
 

@@ -14,7 +14,7 @@ from jobs.problem import NotFound, ProblemsFound, Refusal
 from platforms.artifacts.base import Missing, StoreError
 from platforms.base import Misconfigured, Refused, Unreachable
 from scheduler.cli.shell.context import GlobalOptions
-from scheduler.cli.shell.exits import CODES, Exit, UsageFault, Violations, code_of, report
+from scheduler.cli.shell.exits import Exit, UsageFault, Violations, code_of, codes, report
 from scheduler.core.job import Done, IllegalArrow
 from scheduler.daemon import LostLeadership
 from scheduler.store import errors as store
@@ -26,7 +26,7 @@ PROBLEM = Problem("config.toml", "zone", '"x"', "there is no such time zone", "u
 
 
 def test_every_name_in_the_table_is_an_exception() -> None:
-    for address in CODES:
+    for address in codes():
         module, _, name = address.rpartition(".")
         assert issubclass(getattr(import_module(module), name), BaseException), address
 
@@ -68,12 +68,14 @@ def our_exceptions() -> Iterator[type[Exception]]:
 
 
 def test_every_exception_of_ours_has_a_code() -> None:
-    """Without one it would be shown as a bug: put it into CODES, or into INNER when no command can meet it."""
+    """Without one it would be shown as a bug: put it into exits.toml, or into INNER when no command can meet it."""
 
     def address(kind: type) -> str:
         return f"{kind.__module__}.{kind.__qualname__}"
 
-    uncoded = {address(kind) for kind in our_exceptions() if not {address(base) for base in kind.__mro__} & set(CODES)}
+    uncoded = {
+        address(kind) for kind in our_exceptions() if not {address(base) for base in kind.__mro__} & set(codes())
+    }
     assert uncoded - INNER == set()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import whole
-from scheduler.cli.shell.exits import MEANINGS, Exit
+from scheduler.cli.shell.exits import Exit, meanings
 from tests.lab.reference import PARTS, commands, written
 
 ALL = dict(commands())
@@ -63,7 +63,7 @@ def test_every_option_and_argument_is_explained(words: str) -> None:
 
 
 def test_every_exit_code_has_a_meaning() -> None:
-    assert set(MEANINGS) == set(Exit)
+    assert set(meanings()) == set(Exit)
 
 
 def test_a_command_that_is_loaded_later_has_the_summary_of_its_help() -> None:

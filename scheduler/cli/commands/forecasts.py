@@ -73,7 +73,7 @@ def show_advice(cli: Cli, hours: float = HOURS) -> None:
             ">now": lambda row: figure(row.forecast.now),
             "at target": lambda row: words(row.forecast.target),
             "-done": lambda row: out.moment(row.forecast.done_at),
-            "goal": lambda row: _goal(row.forecast),
+            "goal": lambda row: f"{figure(row.forecast.goal)} {_percent(row.forecast.chance)}".strip(),
             f">{hours:g} h gain": lambda row: _gain(row.forecast),
             "-free hours buy": lambda row: f"{row.free_hours:.1f} h: {words(row.free.band)}" if row.free else "",
             "-last 7 days": lambda row: f"{row.used_hours:.1f} h: {figure(row.used_gain, '+.3g') or 'no gain known'}",
@@ -119,10 +119,6 @@ def _by(out: Output, at: int | None) -> str:
 
 def _percent(chance: float | None) -> str:
     return f"{100 * chance:.0f} %" if chance is not None else ""
-
-
-def _goal(one: JobForecast) -> str:
-    return f"{one.goal:.4g} {_percent(one.chance)}".strip() if one.goal is not None else ""
 
 
 def _gain(one: JobForecast) -> str:

@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import sys
+import tomllib
 from enum import IntEnum
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.problem import UserError
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """Exit codes of ``schedctl``; ``MEANINGS`` explains them."""
+    """Exit codes of ``schedctl``; ``exits.toml`` explains them."""
 
     OK = 0
     BUG = 1
@@ -35,54 +38,20 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-MEANINGS: dict[Exit, str] = {
-    Exit.OK: "done",
-    Exit.BUG: "a bug; `--debug` shows where",
-    Exit.USAGE: "the command line cannot be read",
-    Exit.CONFIG: "settings, model definitions, a job file or training data cannot be used",
-    Exit.DATABASE: "the database is missing, of another version, damaged, full, locked or out of reach",
-    Exit.NOT_FOUND: "there is no such job, run, pool, checkpoint, version, corpus or plan",
-    Exit.REFUSED: "refused: not possible in the present state, or not confirmed",
-    Exit.PLATFORM: "a platform, the artifact store or the disk failed",
-    Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
-    Exit.VIOLATIONS: "doctor, verify, watch, sync, rehearse or certify found a fault, or a job waited for is not done",
-    Exit.INTERRUPTED: "stopped with Ctrl-C",
-    Exit.BROKEN_PIPE: "the reader of the output went away",
-}
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-# Keyed by class name to avoid importing the modules; the nearest base class decides.
-CODES: dict[str, Exit] = {
-    "jobs.problem.InvalidInput": Exit.CONFIG,
-    "jobs.problem.NotFound": Exit.NOT_FOUND,
-    "jobs.problem.Refusal": Exit.REFUSED,
-    "scheduler.cli.shell.exits.PlatformFault": Exit.PLATFORM,
-    "scheduler.cli.shell.exits.UsageFault": Exit.USAGE,
-    "scheduler.cli.shell.exits.Violations": Exit.VIOLATIONS,
-    "jobs.corpus.errors.NoSuchVersion": Exit.NOT_FOUND,
-    "platforms.base.PlatformError": Exit.PLATFORM,
-    "platforms.bundle.BadArchive": Exit.REFUSED,
-    "platforms.record_file.DamagedRecord": Exit.PLATFORM,
-    "platforms.artifacts.base.StoreError": Exit.PLATFORM,
-    "platforms.targets.base.TargetError": Exit.PLATFORM,
-    "scheduler.verbs.arguments.BadRequest": Exit.USAGE,
-    "scheduler.verbs.arguments.Busy": Exit.REFUSED,
-    "scheduler.verbs.arguments.CommandFailed": Exit.REFUSED,
-    "scheduler.bridge.port.TooLong": Exit.USAGE,
-    "scheduler.bridge.port.Unreadable": Exit.USAGE,
-    "scheduler.host.acceptance.ProbeTimeout": Exit.PLATFORM,
-    "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
-    "scheduler.notify.deliver.DeliveryFailed": Exit.PLATFORM,
-    "scheduler.store.errors.Fenced": Exit.LEADERSHIP,
-    "scheduler.store.errors.Refused": Exit.REFUSED,
-    "scheduler.store.errors.Stale": Exit.REFUSED,
-    "scheduler.store.errors.StoreFailure": Exit.DATABASE,
-    "scheduler.store.lease.AlreadyRunning": Exit.LEADERSHIP,
-    "scheduler.web.actors.TooManyTries": Exit.REFUSED,
-    "typer.exceptions.TyperException": Exit.USAGE,
-    "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
-    "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
-    "builtins.OSError": Exit.PLATFORM,
-}
+
+def meanings() -> dict[Exit, str]:
+    """Return what each exit code means."""
+    return {Exit[name]: entry["meaning"] for name, entry in _table().items()}
+
+
+@cache
+def codes() -> dict[str, Exit]:
+    """Return the exit code of each class of errors, by its full name: the modules need not be imported."""
+    return {kind: Exit[name] for name, entry in _table().items() for kind in entry.get("errors", ())}
 
 
 class UsageFault(UserError):
@@ -106,9 +75,9 @@ class Violations(UserError):
 
 
 def code_of(error: BaseException) -> Exit:
-    """Return the exit code of an error; BUG if no class of it is in ``CODES``."""
+    """Return the exit code of an error; BUG if no class of it is in :func:`codes`."""
     for kind in type(error).__mro__:
-        code = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
+        code = codes().get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
             return code
     return Exit.BUG
