@@ -1,1 +1,1 @@
-"""Facts in, readable documents out: summaries, weekly report, pictures."""
+"""Reports and charts: computed from facts, rendered as text, HTML, Markdown, Slack blocks and SVG."""

@@ -1,4 +1,4 @@
-"""Burn-down: what is left of a quota over its window, as measured and as the plan goes on. Pure."""
+"""Burn-down charts: the unused part of a quota over its window, measured and as planned. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SMALL_POINTS = 40
 
 @dataclass(frozen=True, slots=True)
 class BurnDown:
-    """``measured`` and ``ahead`` are (instant, amount left), in seconds or micro-dollars as ``unit`` says.
+    """The unused amount of a quota over time: (instant, amount left), in ``unit``.
 
-    ``measured`` goes from the window's start to now, ``ahead`` on from there with what is held and planned. A rolling
-    quota has no window: the chart spans one length of it to either side of now, and use comes back.
+    ``measured`` goes from the window's start to now, ``ahead`` continues with reserved and planned sessions. The chart
+    of a rolling quota spans one length of it before and after now, and use older than that length counts no more.
     """
 
     pool: str
@@ -38,12 +38,12 @@ class BurnDown:
 
     @property
     def left(self) -> int:
-        """What is left now, by what was used until now; held time counts only as it passes."""
+        """The amount left now; reserved time counts only as it passes."""
         return self.measured[-1][1]
 
     @property
     def left_at_end(self) -> int:
-        """What the plan leaves unused at the end of the window."""
+        """The amount that the plan leaves unused at the end of the window."""
         return self.ahead[-1][1]
 
 
@@ -55,7 +55,7 @@ def burn_down_of(
     planned: Sequence[Charge],
     now: int,
 ) -> BurnDown:
-    """Follow a quota through the window that counts at ``now``; ``planned`` are sessions to come, as if charged."""
+    """Return the chart of the window that counts at ``now``; ``planned`` are charges of planned sessions."""
     rolling = isinstance(quota, RollingQuota)
     if isinstance(quota, RollingQuota):
         window = Window(now - quota.span_seconds, now + quota.span_seconds)
@@ -82,16 +82,16 @@ def burn_down_of(
 def _used(
     charges: Sequence[Charge], window: Window, instants: Sequence[int], reach: int, quota: Quota
 ) -> Iterator[tuple[int, int]]:
-    """Yield (instant, used by then) wherever the use changes its pace inside the window, and at ``instants``.
+    """Yield (instant, amount used so far) at each change of the rate of use in the window, and at ``instants``.
 
-    With a ``reach``, what was used longer ago than that no longer counts.
+    With a ``reach`` in seconds (a rolling quota), use older than that does not count.
     """
     money, by_device = isinstance(quota, MoneyQuota), charges_by_device(quota)
     paces: dict[int, int] = dict.fromkeys(instants, 0)
     for charge in charges:
         weight = charge.sign * (charge.price_microdollars_per_hour if money else charge.devices if by_device else 1)
         for shift, pace in ((0, weight), (reach, -weight)) if reach else ((0, weight),):
-            # What was used before a window counts in no window; a reach takes back all that was ever added.
+            # Use before a window does not count in it; with a reach each charge is subtracted again later.
             begin = charge.start + shift if reach else max(charge.start, window.start)
             end = min(charge.end + shift, window.end)
             if begin < end:
@@ -108,16 +108,16 @@ def _used(
 
 
 def amount(value: float, unit: str) -> str:
-    """Return an amount for people: ``12.5 h`` or ``$3.20``."""
+    """Return an amount as text: ``12.5 h`` (from seconds) or ``$3.20`` (from micro-dollars)."""
     if unit == "microdollars":
         return f"{'-' if value < 0 else ''}${abs(value) / 1_000_000:,.2f}"
     return f"{value / 3_600:.1f} h"
 
 
 def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150, *, axes: bool = True) -> str:
-    """Return the picture: the measured line, the planned one dotted, and a straight pace to compare with.
+    """Return the SVG: the measured line, the planned one dotted, and a straight line of even use for comparison.
 
-    Without ``axes`` it is the lines alone, as small as a word.
+    Without ``axes`` it is a sparkline.
     """
     frame, span = Frame(width), chart.end - chart.start
     top, tall = (_TOP, height - _TOP - _FOOT) if axes else (3, height - 6)
@@ -158,7 +158,7 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
 
 
 def _fewer(points: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """Return at most so many of the points as a line of a word's size can show, the last among them."""
+    """Return a subset of the points for a sparkline, including the last one."""
     every = -(-len(points) // _SMALL_POINTS)
     return [*points[:-1:every], points[-1]]
 

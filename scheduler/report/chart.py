@@ -1,8 +1,8 @@
-"""What all charts share: their colours, scales, and how text gets into an SVG. Pure.
+"""Parts shared by all charts: colours, scales, time axes, and escaped text for SVG. Pure.
 
-A chart is as wide as what it stands in: across it counts in per cent, down it counts in pixels, so text keeps its size
-on a phone and on a wide screen. With a ``width`` in pixels it is a picture of its own, complete with its colours.
-Colours are classes: the page's style sheet and :data:`STYLE` are the same text.
+A chart fills the width of its container: horizontal positions are per cent, vertical ones are pixels, so text has the
+same size on a phone and on a wide screen. With a ``width`` in pixels it is a stand-alone picture that includes its
+style. Colours are CSS classes of :data:`STYLE`, which is also part of the page's style sheet.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ STYLE += "".join(
 
 
 def hues_of(names: Iterable[str]) -> dict[str, int]:
-    """Return the colour of each model, a place in :data:`HUES`; ``names`` in the order in which they came."""
+    """Return the index in :data:`HUES` of each model's colour; ``names`` are in order of age."""
     return {name: number % len(HUES) for number, name in enumerate(names)}
 
 
 GUTTER = 44
 """Pixels left of a chart with an axis, for the axis's words; the style above leaves as many."""
 
-_LETTER, _APART = 7.5, 4  # pixels of a character, and between words
-_BEFORE = {"": 0.0, "middle": 0.5, "end": 1.0}  # how much of a word stands before its place
+_LETTER, _APART = 7.5, 4  # pixels of a character, and between labels
+_BEFORE = {"": 0.0, "middle": 0.5, "end": 1.0}  # share of a label that is left of its position
 # Pixels of the narrowest chart with an axis: on a phone, and on a screen of 900 pixels, where "roomy" words are shown.
 _LEAST, _LEAST_WIDE = 270, 370
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a chart's parts lie across: per cent of whatever it stands in, or pixels of ``width``."""
+    """Horizontal positions in a chart: per cent of its container, or pixels of ``width``."""
 
     width: int | None = None
 
     def x(self, fraction: float) -> str:
-        """Return the place of ``fraction`` (0 is left, 1 is right), kept inside the chart."""
+        """Return the position of ``fraction`` (0 is left, 1 is right), clamped to the chart."""
         inside = min(1.0, max(0.0, fraction))
         return f"{100 * inside:.5g}%" if self.width is None else f"{inside * self.width:.2f}"
 
     def length(self, fraction: float) -> str:
-        """Return an extent, never so small that it cannot be seen."""
+        """Return a length as ``x`` does, with a minimum that is still visible."""
         inside = min(1.0, max(0.0015, fraction))
         return f"{100 * inside:.4g}%" if self.width is None else f"{inside * self.width:.2f}"
 
     def document(
         self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0, role: str = "img"
     ) -> str:
-        """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows.
+        """Return the complete SVG. ``title`` is its accessible name, ``more`` its description.
 
-        ``gutter`` pixels are left free left of the parts, for what stands at places below zero. A picture with links in
-        it has the ``role`` of a group, for an image has no parts.
+        ``gutter`` is the number of free pixels left of the chart, for labels at negative positions. A picture with
+        links needs the ``role`` "group": screen readers skip the parts of an image.
         """
         if self.width is None:
             size, own = f'height="{height:g}"', ""
@@ -82,19 +82,19 @@ class Frame:
 
 
 def words(text: str) -> str:
-    """Return text as it may stand in an element: escaped, without control characters."""
+    """Return text for the content of an element: escaped, without control characters."""
     return escape(printable(text))
 
 
 def attribute(text: str) -> str:
-    """Return text as an attribute's value with its quotes."""
+    """Return text as a quoted attribute value."""
     return quoteattr(printable(text))
 
 
 def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, height: float, kind: str) -> str:
-    """Return a line through points given as fractions, (0, 0) being top left; ``kind`` is its class.
+    """Return a line through points given as fractions, (0, 0) is top left; ``kind`` is its CSS class.
 
-    ``area`` is filled down to the bottom.
+    The kind ``area`` is filled down to the bottom.
     """
     across, down = (1_000, 1_000) if frame.width is None else (frame.width, height)
     drawn = [(across * min(1.0, max(0.0, x)), down * min(1.0, max(0.0, y))) for x, y in points]
@@ -104,7 +104,7 @@ def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, heigh
     if frame.width is not None:
         place = " ".join(f"{x:.1f},{top + y:.1f}" for x, y in drawn)
         return f'<{shape} class="{kind}" points="{place}"/>'
-    # Stretched to any width; the stroke is not.
+    # The shape is stretched to any width, its stroke is not.
     place = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
     return (
         f'<svg x="0" y="{top:g}" width="{frame.x(1)}" height="{height:g}" viewBox="0 0 1000 1000" '
@@ -116,10 +116,10 @@ def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, heigh
 def labels(
     frame: Frame, marks: Sequence[tuple[float, str]], edges: tuple[float, float]
 ) -> Iterator[tuple[float, str, str]]:
-    """Yield the place, class and text of those of ``marks``, ascending fractions and words, that have room.
+    """Yield position, CSS class and text of the labels that fit; ``marks`` are (fraction, text) in ascending order.
 
-    A word begins at its place before the first of ``edges``, ends there after the second, else has it in its middle.
-    Every second, third, ... is kept, until none lies on another; on a phone fewer are ("roomy": on wide screens only).
+    A label is centred at its position, starts there left of the first of ``edges``, and ends there right of the second.
+    Every n-th label is kept, with the smallest n at which none overlap; the class "roomy" hides one on narrow screens.
     """
     anchors = ["" if at < edges[0] else "end" if at > edges[1] else "middle" for at, _ in marks]
 
@@ -142,7 +142,7 @@ def labels(
 
 
 def ticks(low: float, high: float, most: int = 4) -> list[float]:
-    """Return round values within [low, high], at most ``most`` and one more."""
+    """Return round values within [low, high], at most ``most + 1``."""
     span = high - low
     if not math.isfinite(span) or span <= 0:
         return [low]
@@ -176,7 +176,7 @@ def hours(start: int, end: int, zone: str, every: int) -> Iterator[int]:
 
 
 def local(at: int, zone: str, form: str) -> str:
-    """Return an instant in ``zone`` as ``form`` says (see strftime)."""
+    """Return an instant in ``zone`` in the strftime format ``form``."""
     return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime(form)
 
 

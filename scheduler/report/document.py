@@ -1,4 +1,4 @@
-"""The report as titles, sentences and tables of words: figures become text here once, so all renderings agree."""
+"""The report as titles, sentences and tables of text; all renderings use this document, so they agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def subject(report: Report) -> str:
 
 
 def headline(report: Report) -> Iterator[str]:
-    """Yield the sentences that a reader looks for first."""
+    """Yield the first sentences: on track or not, hours and money spent, actions required."""
     counts = _counts(report)
     troubles = [f"{counts[word]} {word}" for word in ("at risk", "failed", "on hold") if counts[word]]
     if counts:
@@ -74,7 +74,7 @@ def _word(job: JobReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of words; ``>`` before a title puts a column to the right. ``shares`` (0 to 1) draw a bar for each row."""
+    """Rows of text; ``>`` before a title aligns a column right. ``shares`` (0 to 1) draw a bar for each row."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -87,7 +87,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """A title, sentences, and perhaps a table below them."""
+    """A title, sentences, and an optional table below them."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportDocument:
-    """What a rendering writes; ``subject`` is that of a message. Words hold no control characters."""
+    """The input of a rendering; ``subject`` is for messages. Texts have no control characters."""
 
     title: str
     subtitle: str
@@ -109,7 +109,7 @@ class ReportDocument:
 
 
 def document_of(report: Report) -> ReportDocument:
-    """Return the report in words."""
+    """Return the report as a document."""
     period = f"{instant(report.start, report.zone)} to {instant(report.end, report.zone)}"
     return ReportDocument(
         printable(f"Training report {report.label}{', so far' * report.so_far}"),
@@ -140,9 +140,9 @@ def _change(now: int, before: int) -> str:
 
 
 def _models(report: Report) -> ReportSection:
-    """Say what became of each model: what a reader looks for first."""
+    """Return the section with the progress of each model."""
     groups: dict[str, list[str]] = {}
-    trained = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
+    trained = [job for job in report.jobs if job.role != EVALUATE]  # evaluations train nothing
     for job in trained:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.state == "done" and job.why:
@@ -171,7 +171,7 @@ def _models(report: Report) -> ReportSection:
 
 
 def _evaluated(report: Report) -> Iterator[ReportSection]:
-    """Say which versions were evaluated, with their results; nothing where none was."""
+    """Yield the section with the evaluated versions and their results, if there are any."""
     if not report.judged:
         return
     accepted = sum(1 for one in report.judged if one.verdict == "accepted")
@@ -217,7 +217,7 @@ def _summary(report: Report) -> list[str]:
 
 
 def _late_facts(report: Report) -> Iterator[str]:
-    """Yield what is said of queues and of corrections, where it is long enough to be seen."""
+    """Yield sentences on time in queues and on corrections, if they are at least three minutes."""
     total = report.total
     if total.waited >= _SECONDS_MIN:
         yield (
@@ -298,7 +298,7 @@ def _jobs(report: Report) -> ReportSection:
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
     rows = tuple(tuple(cell(job) for cell in _JOBS.values()) for job in report.jobs)
     table = Table(tuple(_JOBS), rows, shares)
-    families: dict[str, list[str]] = {}  # by the weights that jobs were initialised from
+    families: dict[str, list[str]] = {}  # job names by the weights that they were initialised from
     for job in report.jobs:
         if job.starts_from is not None:
             families.setdefault(job.starts_from, []).append(job.name)
@@ -352,7 +352,7 @@ def _plan(report: Report) -> ReportSection:
 
 
 def _waits(report: Report) -> Iterator[str]:
-    """Yield one line for each reason, with the jobs that it keeps waiting."""
+    """Yield one line per reason, with the jobs that wait for it."""
     waiting: dict[str, list[str]] = {}
     for job in report.waiting:
         waiting.setdefault(job.why, []).append(job.job)

@@ -1,8 +1,8 @@
-"""The facts of a week, as the database has them, and which part of its hours was useful. Pure.
+"""The facts of a week, as read from the database, and the productive part of its hours. Pure.
 
-A bill may be shorter than the session it is for (spot is billed at a discount), and the same steps may be trained
-twice. So training is held against the session on the session's own clock, each step of a job counts once, and only the
-resulting share is taken of what was billed: it can never be more than all of it.
+A bill may be shorter than its session (spot is billed at a discount), and the same steps may be trained twice. So the
+productive share of a session is computed on the session's own clock, with each step of a job counted once, and that
+share is applied to the billed time: the result never exceeds the bill.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class JobFacts:
     starts_from: str | None = None
 
 
-@dataclass(frozen=True)  # without slots: each pool asks for what is cached
+@dataclass(frozen=True)  # without slots, for the cached properties
 class WeekFacts:
-    """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints.
+    """What happened in [start, end). ``runs`` are those that overlap it; ``manifests`` are good checkpoints.
 
-    ``closed`` tells by pool why it is closed, ``last_signs`` by launch key when a session last gave a sign of life,
-    ``firsts`` by job which attempts began at step 0 again.
+    ``closed`` is the reason of each closed pool, ``last_signs`` the last sign of life of each session by run ID,
+    ``firsts`` the attempts of each job that began at step 0.
     """
 
     start: int
@@ -65,30 +65,30 @@ class WeekFacts:
 
     @cached_property
     def survivors(self) -> set[str]:
-        """The keys of the checkpoints that the newest of each job grew out of, itself included."""
+        """The keys of the newest checkpoint of each job and of its ancestors."""
         return {manifest.key for manifest in surviving(self.manifests)}
 
 
 def metered(run: Run) -> tuple[int, int] | None:
-    """When a run was metered, or None when it never ran or has not ended."""
+    """Return the start and end of a run; None if it never started or has not ended."""
     if isinstance(run.state, Ended) and run.state.started is not None:
         return run.state.started, run.state.at
     return None
 
 
 def started(run: Run) -> int | None:
-    """When a session began, or None when it never did, or waits in its platform's queue."""
+    """Return when a session started; None if it did not start yet, or waits in its platform's queue."""
     if run.wait is not None:
         return None
     return run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
 
 
 def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
-    """Return the useful seconds of each run of a pool in the week; ``charges`` are the pool's.
+    """Return the productive seconds of each run of a pool in the week; ``charges`` are the pool's.
 
-    Only what lies in the week counts, so that a session over its end is in both weeks, each with its part, and a week
-    comes to the same whenever it is asked. Time that the platform gave back without naming a session is taken off all
-    of them alike.
+    Only the part inside the week counts: a session across its end is split between both weeks, and the result does not
+    depend on when it is computed. Time that the platform returned without naming a session reduces all runs in
+    proportion.
     """
     week = Window(facts.start, facts.end)
     of_run: dict[str | None, list[Charge]] = defaultdict(list)
@@ -113,9 +113,9 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
 
 
 def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return the checkpoints that the newest of each job grew out of, itself included: each step is in one of them.
+    """Return the newest checkpoint of each job and its ancestors; each trained step is in exactly one of them.
 
-    Where a parent is not among the good ones, the highest checkpoint below it takes its place.
+    A parent that is not among ``manifests`` is replaced by the highest checkpoint below it.
     """
     by_job: dict[str, list[Manifest]] = defaultdict(list)
     for manifest in manifests:
@@ -142,7 +142,7 @@ def _grew_out_of(manifest: Manifest, by_key: Mapping[str, Manifest], ordered: Se
 def _share(
     run: Run, pool: Pool, part: tuple[int, int], published: Sequence[Manifest], survivors: set[str], last_sign: int
 ) -> float:
-    """Return which share of a ``part`` of a session, all its devices over its length, is training that survives."""
+    """Return the share (0 to 1) of the device time of a session in ``part`` whose training is in ``survivors``."""
     began, ended = part
     published = [manifest for manifest in published if manifest.created_at > began]
     if not published:
@@ -155,11 +155,11 @@ def _share(
         since = began
         mine = [manifest for manifest in published if manifest.lane == lane.index]
         for manifest in sorted(mine, key=lambda manifest: (manifest.created_at, manifest.step)):
-            # Whatever it says of itself, it was made between the one before it and its own time.
+            # A checkpoint cannot hold more training than the time since the previous one.
             seconds = min(manifest.trained_seconds, max(0, manifest.created_at - since))
             since = max(since, manifest.created_at)
             if manifest.key in survivors:
                 trained += seconds * len(lane.devices)
-    # A pool may have had more devices when the session ran than it is declared to have now.
+    # The pool may have had more devices at the time of the session than its settings say now.
     devices = max(pool.held_devices(run.devices), run.devices)
     return trained / (devices * (last - began))

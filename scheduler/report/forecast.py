@@ -1,4 +1,4 @@
-"""Forecast: when a job will be done, by the newest plan and the measured speed. Pure."""
+"""ETA forecasts: when a job will be done, from the newest plan and the measured speed. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIGMA_MAX = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """UTC seconds at which a job is done, one standard error earlier and later; ``basis`` says what it rests on."""
+    """When a job is done, in UTC seconds, and one standard error earlier and later; ``basis`` is the data used."""
 
     earliest: int
     expected: int
@@ -32,10 +32,10 @@ def forecast(
     now: int,
     live: tuple[int, float] | None = None,
 ) -> Forecast | None:
-    """Return when ``steps_left`` are trained, None when nothing says so.
+    """Return when ``steps_left`` are trained; None if neither plan nor pace tell.
 
     ``pace`` is steps per second of calendar time in the past week, ``sigma`` the relative standard error of the speed.
-    ``live`` is until when a session trains it, and with how many steps per second; it is done there, or after it.
+    ``live`` is the end and the steps per second of the running session; planned sessions count from its end on.
     """
     if steps_left <= 0:
         return None

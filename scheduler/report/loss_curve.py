@@ -1,4 +1,4 @@
-"""Loss curve: a job's held-out loss, and the loss that its sessions reported, over its steps up to its target. Pure."""
+"""Loss curves: held-out loss of a job and the training loss of its sessions, over steps. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduler.report.chart import GUTTER, Frame, curve, hues_of, labels, short,
 
 _TOP, _FOOT = 14, 20
 _DOTS_MAX = 60
-_SMOOTHED = 0.02  # of all points lie in the mean that is drawn for one
+_SMOOTHED = 0.02  # share of all points that are averaged for each point
 
 
 def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a picture may leave out
@@ -25,11 +25,11 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
     marks: Sequence[int] = (),
     log: bool = False,
 ) -> str:
-    """Return the picture of (step, held-out loss), nothing for fewer than two finite points.
+    """Return the SVG of (step, held-out loss); empty for fewer than two finite points.
 
-    ``training`` is (step, loss) of training, drawn raw and smoothed; the sessions began at the steps ``marks``.
-    It spans all steps from 0 to the target, or if not ``whole`` those of its points alone. Without ``axes`` it is the
-    line alone, as small as a word. ``log`` draws the logarithm of losses above zero.
+    ``training`` is (step, training loss), drawn raw and smoothed; ``marks`` are the first steps of the sessions. The
+    picture spans 0 to the target, or only the points if not ``whole``. Without ``axes`` it is a sparkline. ``log``
+    draws the logarithm of positive losses.
     """
     held_out, trained = (
         sorted((step, loss) for step, loss in each if math.isfinite(loss) and (loss > 0 or not log))
@@ -81,7 +81,7 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
 def compare_losses_svg(
     curves: Mapping[str, Sequence[tuple[int, float]]], width: int | None = None, height: int = 260, *, log: bool = False
 ) -> str:
-    """Return one picture of several jobs' (step, loss), each smoothed; nothing if no job has two finite points.
+    """Return the SVG of several jobs' smoothed (step, loss); empty if no job has two finite points.
 
     The n-th job has the n-th colour of :data:`chart.HUES`.
     """
@@ -122,7 +122,7 @@ def _axes(
 
 
 def smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return the points with the mean of those around each, fewer at the ends."""
+    """Return the moving average of the points; the window shrinks at both ends."""
     reach = round(len(points) * _SMOOTHED / 2)
     result = []
     for index, (step, _) in enumerate(points):

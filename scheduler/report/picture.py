@@ -1,4 +1,4 @@
-"""Pictures of a report: its charts as they stand in a page, and as PNG for messages, where mail programs drop SVG."""
+"""Pictures of a report: its charts as SVG for pages, and as PNG for e-mails, since mail programs drop SVG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FONTS = (
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One chart. ``fluid`` is an SVG as wide as its place in a page; ``fixed`` one of ``width`` pixels of its own."""
+    """One chart: ``fluid`` is an SVG that fills its container, ``fixed`` a stand-alone SVG of ``width`` pixels."""
 
     name: str
     caption: str
@@ -40,7 +40,7 @@ class Font:
 
 
 def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
-    """Return a font of this machine for the text in pictures; None where there is none: then none should be drawn."""
+    """Return a font of this machine for the text in pictures; None if there is none, and pictures are left out."""
     there = [folder for folder in folders if folder.is_dir()]
     for family, *names in _FONTS:
         fonts = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]
@@ -50,7 +50,7 @@ def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
 
 
 def png_of(svg: str, font: Font) -> bytes:
-    """Draw one of our charts of a fixed width, in its light colours. Raises ImportError without resvg."""
+    """Return a chart of fixed width as PNG, in light colours. Raises ImportError without resvg."""
     from resvg_py import svg_to_bytes
 
     return svg_to_bytes(
@@ -65,7 +65,7 @@ def png_of(svg: str, font: Font) -> bytes:
 
 
 def _flat(family: str) -> str:
-    """Return the charts' style in words that resvg knows: no variables, no media, no shorthand."""
+    """Return the style of the charts without variables, media queries and shorthands, which resvg lacks."""
     light = dict(re.findall(r"(--[a-z-]+): ([^;]+);", STYLE.partition("@media")[0]))
     rules = re.findall(r"^(\.chart[^{@]*)\{([^}]*)\}|(\.chart[^{@]*)\{([^}]*)\}", STYLE, re.MULTILINE)
     flat = []

@@ -13,9 +13,9 @@ from scheduler.report.document import ReportDocument, Table
 from scheduler.report.picture import Picture
 
 WORDS_ON_ONE_LINE = 24
-"""Cells with so many characters are not broken: dates, states, names."""
+"""Cells of at most this many characters are not wrapped: dates, states, names."""
 
-_FIGURES_AFTER = 4  # the headline, actions, models, hours and money, what is planned: all that is read first
+_FIGURES_AFTER = 4  # index of the section after which figures are placed: the plan of the next seven days
 
 _STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 _BLOCKS_MAX = 50
@@ -46,7 +46,7 @@ def aligned(table: Table) -> Iterator[str]:
 
 
 def markdown_of(document: ReportDocument) -> str:
-    """Return Markdown with pipe tables; whatever names hold is escaped."""
+    """Return Markdown with pipe tables; special characters are escaped."""
     lines = [f"# {_escaped(document.title)}", "", _escaped(document.subtitle), ""]
     for section in document.sections:
         lines += [f"## {_escaped(section.title)}", ""]
@@ -66,7 +66,7 @@ def _escaped(text: str) -> str:
 
 
 def html_of(document: ReportDocument, figures: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a complete page; ``figures`` are captions with markup of ours, below what is read first."""
+    """Return a complete page; ``figures`` are (caption, trusted markup), placed after the first sections."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -88,12 +88,12 @@ def html_of(document: ReportDocument, figures: Sequence[tuple[str, str]] = ()) -
 
 
 def inline(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
-    """Return pictures as figures of a page that stands alone."""
+    """Return pictures as figures with inline SVG, for a stand-alone page."""
     return [(picture.caption, f'<div class="wide">{picture.fluid}</div>') for picture in pictures]
 
 
 def attached(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
-    """Return pictures as figures of a message that carries them as parts of its own, named by content id."""
+    """Return pictures as figures that refer to attachments of a message by content ID."""
     fits = 'style="max-width:100%;height:auto"'
     return [
         (
@@ -121,7 +121,7 @@ def _short(cell: str) -> str:
 
 
 def slack_of(document: ReportDocument) -> list[dict[str, Any]]:
-    """Return the blocks of one message. What does not fit is left out, and the last block says so."""
+    """Return the blocks of one message; blocks beyond Slack's limit are left out, which the last block says."""
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": document.title[:150]}},
         _text(_in_slack(document.subtitle)),
@@ -152,5 +152,5 @@ def _chunks(lines: Iterable[str]) -> list[str]:
 
 
 def _in_slack(text: str) -> str:
-    """Names must neither mention anybody nor end a code block."""
+    """Return escaped text: names must neither mention a person nor end a code block."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")

@@ -1,4 +1,4 @@
-"""The weekly report as data: what every rendering shows, computed from the ledger and manifests alone. Pure."""
+"""The weekly report as data, computed from ledger and manifests; all renderings show it. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from scheduler.report.week import jobs_of, violations
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 """The outcomes of sessions and lanes that lose work."""
 
-_PRODUCTIVE_MIN = 0.5  # of what was billed; less is explained
-_SECONDS_MIN = 360  # what was billed less long needs no reason
+_PRODUCTIVE_MIN = 0.5  # share of billed hours; a lower share is explained
+_SECONDS_MIN = 360  # fewer billed seconds need no explanation
 _WORDS = {
     "lost": "went into work that was lost",
     "set_up": "went into set-up",
@@ -58,9 +58,9 @@ def planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
 
 
 def reason(spent: Spent, runs: Iterable[Run]) -> str:
-    """Return why little was productive, ``1.1 of 1.4 h went into set-up``; empty where enough was.
+    """Return why little was productive, ``1.1 of 1.4 h went into set-up``; empty if enough was.
 
-    ``runs`` are the pool's of the week. Of lost work the newest session that lost some is named, with its reason.
+    ``runs`` are the pool's runs of the week. For lost work, the newest session that lost some is named with its reason.
     """
     if spent.charged < _SECONDS_MIN or spent.goodput >= _PRODUCTIVE_MIN:
         return ""
@@ -105,7 +105,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class JudgedVersion:
-    """A version that was judged in the week, in one sentence why so, and whether it is promoted now."""
+    """A version that was evaluated in the week: result, reason in one sentence, and whether it is promoted now."""
 
     version: str
     verdict: str
@@ -115,11 +115,11 @@ class JudgedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReportFacts:
-    """What a report is made of. ``before`` is the week ahead of ``week``; ``speeds`` are keyed by job and pool.
+    """The input of a report. ``before`` is the week before ``week``; ``speeds`` are keyed by job and pool.
 
-    Both weeks hold what was known at their own ends; ``later`` are the ledger's entries that came after ``week``'s.
+    Both weeks have the facts known at their own ends; ``later`` are ledger entries booked after the end of ``week``.
 
-    ``seen_at`` tells by manifest key when a checkpoint arrived; ``since`` is when the first job was added.
+    ``seen_at`` is when each checkpoint arrived, by manifest key; ``since`` is when the first job was added.
     """
 
     label: str
@@ -143,8 +143,8 @@ class ReportFacts:
 class Spent:
     """Where a pool's metered seconds went. All parts but ``offered`` and ``expired`` add up to ``charged``.
 
-    ``offered`` is the quota's share of the week; ``expired`` what windows left unused that ended in the week, and after
-    the first job was added. ``waited`` was billed while sessions waited in the platform's queue.
+    ``offered`` is the quota's share of the week; ``expired`` is the unused rest of windows that ended in the week and
+    after the first job was added. ``waited`` was billed while sessions waited in the platform's queue.
     """
 
     offered: int = 0
@@ -163,7 +163,7 @@ class Spent:
 
     @property
     def goodput(self) -> float:
-        """Useful over charged seconds, 0 when nothing was charged."""
+        """Productive over billed seconds; 0 if nothing was billed."""
         return self.useful / self.charged if self.charged > 0 else 0.0
 
 
@@ -181,9 +181,9 @@ class PoolReport:
 class JobReport(JobFacts):
     """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour.
 
-    ``loss_before`` is the newest held-out loss at the beginning of the week, ``loss_best`` the least until its end.
+    ``loss_before`` is the newest held-out loss at the start of the week, ``loss_best`` the lowest until its end.
 
-    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``why`` explains its state.
+    ``starts_from`` is the job and step that it was initialised from, ``uff-main@2590``; ``why`` explains its state.
     """
 
     steps: int
@@ -202,14 +202,14 @@ class JobReport(JobFacts):
 
     @property
     def at_risk(self) -> bool:
-        """Whether the deadline may be missed: it lies ahead of the late end of the forecast, or there is none."""
+        """Whether the deadline may be missed: it is before the latest forecast, or there is no forecast."""
         if self.deadline is None or self.step >= self.target_step:
             return False
         return self.forecast is None or self.forecast.latest > self.deadline
 
 
 _OF_FIGURES = ("name", "role", "state", "target_step", "runs", "resumes", "resumed_elsewhere", "starts_from", "why")
-"""What a job's report has of its figures as it is."""
+"""Fields that a job's report copies from its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +224,8 @@ class Waiting:
 class Report:
     """Everything the weekly report says. Instants are UTC seconds; the week is [start, end).
 
-    ``corrected_seconds`` is by how much the charges of the week were corrected after its end, which no figure has: a
-    week always comes to the same.
+    ``corrected_seconds`` is the sum of corrections booked after the end of the week. No other figure includes them, so
+    the report of a week never changes.
     """
 
     label: str
@@ -292,7 +292,7 @@ def _all_spent(facts: ReportFacts, week: WeekFacts, charges: Mapping[str, Sequen
 
 
 def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Spent:
-    """Split what was charged. Set-up is the measured one, capped by what the sessions did not train."""
+    """Split the billed time. Set-up is the measured duration, capped by the time that the sessions did not train."""
     span = Window(week.start, week.end)
     charged = seconds_within(charges, span)
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
@@ -315,7 +315,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         if not share:
             continue
         sessions += 1
-        # What a session across the week's end did not train is reported when it ends; its set-up counts where it began.
+        # Untrained time of a session across the week's end counts when it ends, its set-up in the week of its start.
         if run.key in live or not isinstance(run.state, Ended):
             continue
         untrained = max(0, share - round(trained[run.key]))
@@ -354,9 +354,9 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
 
 
 def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window, since: int) -> int:
-    """A quota window that only touches the week offers its share of it; without a quota the opening hours count.
+    """Return the available seconds: the share of each quota window in the week, or opening hours without a quota.
 
-    Nothing was offered before ``since``, when the first job was added.
+    Nothing was available before ``since``, when the first job was added.
     """
     if since >= span.end:
         return 0
@@ -400,7 +400,7 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
         here = [manifest for saved_at, manifest in at if start <= saved_at < end]
-        # Of a job that was stopped early the target is its best checkpoint, and it may have saved later ones.
+        # The target of a job that stopped early is its best checkpoint; it may have saved later ones.
         step, step_start, step_before = (
             min(job.target_step, max((manifest.step for saved_at, manifest in at if saved_at < instant), default=0))
             for instant in (end, start, facts.before.start)

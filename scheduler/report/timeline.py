@@ -1,4 +1,4 @@
-"""The timeline: every pool's sessions over some days, past, running and planned, and when a pool was closed. Pure."""
+"""Timelines: past, running and planned sessions of each pool over some days, and closures. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HEAD = 24
 _ROW = 18
 _GAP = 10
 _LETTER = 6.5
-_LETTERS_MIN = 3  # of a name that is cut, its ellipsis among them
-_HOURLY_SECONDS = 2 * 86_400  # spans up to that have hours on their axis
+_LETTERS_MIN = 3  # minimum of a shortened name, including its ellipsis
+_HOURLY_SECONDS = 2 * 86_400  # spans up to this have hours on their axis
 _EVERY_HOURS = 3
-_STRIPE = 4  # pixels at the beginning of a bar that have its model's colour
-# A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
+_STRIPE = 4  # pixels at the start of a bar in the colour of its model
+# Widths in pixels at which a label must fit: on narrow screens, and (class "roomy") on wide screens only.
 _NARROW, _WIDE = 660, 1_000
-_DETAILED_MAX = 240  # more bars than that have no words of their own: a page weighs 100 kB at most
+_DETAILED_MAX = 240  # more bars than this get no titles and links: a page has at most 100 kB
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 
 
@@ -33,7 +33,7 @@ _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 class LaneBar:
     """One job's place in a session: devices [first, first + devices) of its row of the pool.
 
-    It has them from ``since`` until ``until``; None for the start and the end of the session.
+    It uses them from ``since`` to ``until``; None means the start and the end of the session.
     """
 
     job: str
@@ -48,8 +48,8 @@ class LaneBar:
 class TimelineSession:
     """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
 
-    Where sessions differ in their devices a slot is a device, and ``slot`` the first of the session's.
-    ``ends`` is when it ended, or is to end; ``lanes`` hold at least one job.
+    In a pool with a choice of device counts a slot is a device, and ``slot`` the first device of the session.
+    ``ends`` is the actual or planned end; ``lanes`` has at least one job.
     """
 
     pool: str
@@ -64,9 +64,9 @@ class TimelineSession:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the picture of [start, end) shows. ``slots`` is how many rows of sessions each pool needs.
+    """The data of the picture of [start, end). ``slots`` is the number of session rows of each pool.
 
-    ``hues`` are the colours of models, which their bars begin with.
+    ``hues`` are the colours of models, drawn at the start of their bars.
     """
 
     start: int
@@ -88,7 +88,7 @@ def timeline_of(
     closed: Mapping[str, Sequence[Window]],
     hues: Mapping[str, int] | None = None,
 ) -> Timeline:
-    """Lay out what happened and what is planned. ``runs`` are those that touch the span; refused ones are left out."""
+    """Return the layout of runs and planned sessions; ``runs`` overlap the span, refused ones are left out."""
     sessions: list[TimelineSession] = []
     slots: dict[str, int] = {}
     pool_names = tuple(pools)
@@ -110,7 +110,7 @@ def timeline_of(
 
 
 def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> list[Placement]:
-    """Return the planned sessions of a pool that are still to come: not over, and not among ``runs`` already."""
+    """Return the planned sessions of a pool that have not ended and are not among ``runs``."""
 
     def started(place: Placement) -> bool:
         jobs = {bar.job for bar in place.lanes}
@@ -126,7 +126,7 @@ def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> lis
 
 
 def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: str = "") -> str:
-    """Return the picture. ``link`` makes a session's bar lead to ``link`` and its launch key."""
+    """Return the SVG. With ``link``, the bar of a session links to ``link`` followed by its run ID."""
     frame = Frame(width)
     span = timeline.end - timeline.start
 
@@ -176,7 +176,7 @@ def _rows(timeline: Timeline, pool: Pool) -> int:
 
 
 def _tall(pool: Pool) -> int:
-    """Return how many rows a slot has."""
+    """Return the number of rows of a slot."""
     return 1 if pool.device_counts else max(1, pool.devices_per_session)
 
 
@@ -227,7 +227,7 @@ def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterato
     marks = {(at - timeline.start) / span: at for at in instants}
     for at in marks:
         yield f'<line class="grid" x1="{frame.x(at)}" x2="{frame.x(at)}" y1="4" y2="{height - _GAP:g}"/>'
-    # On a phone the picture keeps its width and is scrolled; every word begins at its line.
+    # On a phone the picture keeps its width and is scrolled; each label starts at its line.
     long = _EVERY_HOURS * 3_600 if hourly else 86_400
     named = [(place, _mark(at, zone, hourly=hourly)) for place, at in marks.items()]
     for place, _, text in labels(frame if frame.width else Frame(_NARROW), named, (2, 2)):
@@ -267,7 +267,7 @@ def _bars(
         if session.phase == "running":
             bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length((done - start) / span)}" {box}/>'
-            # The label reads well on both halves only beside the fill that is done.
+            # A label across both fills is hard to read: it is put on the finished part, else on the rest.
             label = _label(frame, left, y + height / 2 + 4, lane.job, (done - start) / span, "on")
             if not label:
                 rest = done - timeline.start
@@ -279,7 +279,7 @@ def _bars(
         if detailed and (hue := timeline.hues.get(lane.job)) is not None:
             bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'
         bar += label
-        # The table beside the picture has the same links for the keyboard; two hundred stops here would slow it down.
+        # tabindex -1: the table beside the picture has the same links, so the Tab key need not stop at each bar.
         yield (
             f'<a href={attribute(link + session.key)} tabindex="-1">{bar}</a>'
             if link and session.key and detailed
@@ -288,7 +288,7 @@ def _bars(
 
 
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
-    """Return the text as far as it fits; nothing where that would be hardly a character."""
+    """Return a label shortened to the width of its bar; empty if fewer than three characters fit."""
     characters = int((wide * (frame.width or _WIDE) - _STRIPE - 4) / _LETTER)
     if characters < min(_LETTERS_MIN, len(text)):
         return ""

@@ -1,4 +1,4 @@
-"""The week in figures, computed from the ledger and the manifests, never from what a planner intended. Pure."""
+"""Figures of a week, computed from ledger and manifests, not from plans. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,21 @@ from scheduler.core.run import Ended, Lane, Outcome, Run, lane_seconds
 from scheduler.report.facts import JobFacts, WeekFacts, metered, useful_by_run
 
 _WHY_CHARACTERS = 300
-_OF_LANES = ("job", "attempt", "devices", "begun_at", "restore_step", "end_step", "outcome")  # in the JSON of a run
-_REFUSED_MIN = 2  # one may be chance: an account that was busy
+_OF_LANES = (
+    "job",
+    "attempt",
+    "devices",
+    "begun_at",
+    "restore_step",
+    "end_step",
+    "outcome",
+)  # fields of a lane in the JSON of a run
+_REFUSED_MIN = 2  # a single refusal may be chance, such as a busy account
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """One quota window: its limit and what was charged in it, in seconds."""
+    """One quota window: its limit and the time charged in it, in seconds."""
 
     quota: str
     start: int
@@ -37,7 +45,7 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class PoolFigures:
-    """One pool. ``quota_seconds`` is what its windows offered, or its opening hours where it has no quota."""
+    """One pool. ``quota_seconds`` is the limit of its windows, or its opening hours if it has no quota."""
 
     name: str
     quota_seconds: int
@@ -51,9 +59,9 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures(JobFacts):
-    """One job. Losses are held out: before its first step if it reported that, else of its first checkpoint; and now.
+    """One job. ``loss_first`` is the held-out loss before its first step, else at its first checkpoint.
 
-    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``loss_parent`` was theirs.
+    ``starts_from`` is the job and step that it was initialised from, ``uff-main@2590``; ``loss_parent`` is its loss.
     """
 
     runs: int
@@ -80,7 +88,7 @@ class Week:
 
     @property
     def barred(self) -> tuple[str, ...]:
-        """The pools that something kept from all that was meant for them, each with what it was."""
+        """Pools that were closed or refused all their launches, each with the reason."""
         return tuple(f"{pool.name}: {pool.launches.why_idle}" for pool in self.pools if pool.launches.barred)
 
     @property
@@ -95,7 +103,7 @@ class Week:
 
     @property
     def goodput(self) -> float:
-        """Useful over charged seconds, of the pools that charged anything."""
+        """Productive over billed seconds, of the pools that billed anything."""
         charged = sum(max(0, pool.charged_seconds) for pool in self.pools)
         return self.useful_seconds / charged if charged else 0.0
 
@@ -107,7 +115,7 @@ class Week:
 
     @property
     def continued(self) -> int:
-        """How often a job continued in a running session, after one that was over."""
+        """Number of times that a job continued in a running session after another job had ended."""
         return sum(lane.begun_at is not None for run in self.runs for lane in run.lanes)
 
 
@@ -180,7 +188,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
 
 
 def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
-    """A rolling span has no windows of its own: the fullest one is shown."""
+    """Return the quota windows of the week; of a rolling quota only the fullest span."""
     if not isinstance(quota, RollingQuota):
         return [window for window in windows(quota, charges, start, end) if window.end > start]
     near = [charge for charge in charges if charge.end > start - quota.span_seconds and charge.start < end]
@@ -196,13 +204,13 @@ def _job_figures(
     parent: Manifest | None,
     homes: Mapping[str, str],
 ) -> JobFigures:
-    """``lanes`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs.
+    """Return the figures of a job from its ``lanes`` by start and ``saved`` checkpoints by step.
 
-    ``parent`` is the checkpoint that it began with.
+    ``homes`` is the pool of each run; ``parent`` is the checkpoint that the job was initialised from.
     """
     losses = [loss for manifest in saved if (loss := manifest.metrics.get("held_out_loss")) is not None]
     begins = (loss for manifest in saved if (loss := manifest.metrics.get("start_held_out_loss")) is not None)
-    # The checkpoint a lane proves to have continued is the parent of the first one it published.
+    # The parent of a lane's first checkpoint proves which checkpoint the lane continued.
     continued: dict[tuple[str, int], str | None] = {}
     for manifest in saved:
         continued.setdefault((manifest.run, manifest.lane), manifest.parent)
@@ -231,7 +239,7 @@ def _job_figures(
 
 
 def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
-    """Yield each rule that the week broke, in a sentence."""
+    """Yield a sentence for each broken rule."""
     for pool in facts.pools.values():
         for quota in pool.quotas:
             is_money = isinstance(quota, MoneyQuota)  # shown to the last: a budget may be exceeded by little
@@ -252,7 +260,7 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
 def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
     """Return the seconds of a window that no run explains and that were reported after the last launch in it.
 
-    Somebody else used them: no launch of ours could leave room for what was not there yet.
+    They are use from outside this scheduler, which no launch could take into account.
     """
     launched = (run.planned_start for run in facts.runs if run.pool == pool and metered(run))
     last = max((start for start in launched if start in window), default=window.start)
@@ -276,7 +284,7 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
 
 
 def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
-    """Yield where a later checkpoint of one generation of a job holds no later step; none of them is quarantined."""
+    """Yield a sentence for each later checkpoint of a job's generation without a higher step than the one before."""
     by_generation: dict[tuple[str, int], list[Manifest]] = defaultdict(list)
     for manifest in facts.manifests:
         number = sum(first <= manifest.attempt for first in facts.firsts.get(manifest.job, ()))
@@ -288,7 +296,7 @@ def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
 
 
 def _overlapping_attempts(manifests: Sequence[Manifest]) -> Iterable[str]:
-    """An earlier attempt that still publishes after a later one began proves that a job ran twice at once."""
+    """Yield a sentence if an attempt saved after a later one had: then the job ran twice at the same time."""
     newest: dict[str, Manifest] = {}
     for manifest in sorted(manifests, key=lambda manifest: (manifest.created_at, manifest.attempt, manifest.step)):
         before = newest.get(manifest.job)
@@ -332,13 +340,13 @@ def to_json(week: Week) -> dict[str, Any]:
     }
 
 
-# How a pool took what was launched on it, and why it did nothing. Pure.
+# Launches by pool: how many were refused, and why a pool had no session.
 @dataclass(frozen=True, slots=True)
 class Launches:
     """How many launches a pool had, and how many of them never became a session.
 
-    A launch that came after its own deadline is no launch: the calls before it took its time, the pool refused nothing.
-    ``why_idle`` is empty when a session ran; ``barred`` when something kept the pool from all that was meant for it.
+    A launch that failed after its own deadline does not count: earlier calls took its time, the pool did not refuse it.
+    ``why_idle`` is empty if a session ran; ``barred``: the pool was closed or refused all launches.
     """
 
     launches: int

@@ -1,1 +1,1 @@
-"""The commands, one file for each word."""
+"""The commands of ``schedctl``, in one module per group or command."""

@@ -1,4 +1,4 @@
-"""schedctl acceptance: settle on an account what only an account can show, cheaply and without leftovers."""
+"""`schedctl acceptance`: test assumptions about a platform on a real account, cheaply and without leftovers."""
 
 from __future__ import annotations
 

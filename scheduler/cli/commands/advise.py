@@ -1,4 +1,4 @@
-"""`schedctl advise`: does a model train on a machine, with which settings, how long and at what cost."""
+"""`schedctl advise`: whether a model can be trained on a machine, with which settings, time and cost."""
 
 from __future__ import annotations
 
@@ -45,20 +45,25 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output
 from scheduler.views.documents import picked
 
-_PRICE_MAX = 100_000.0  # dollars an hour
+_PRICE_MAX = 100_000.0  # dollars per hour
 _TOKENS_MAX = 1e18
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
 SECONDS = 240
 PROGRAM = Path(__file__).resolve().parents[3] / "jobs/payload/trainers/calibrate.py"
-_POINTS = ((1, 512), (1, 2048), (2, 2048), (1, 8192))  # five to eight steps of each
+_POINTS = (
+    (1, 512),
+    (1, 2048),
+    (2, 2048),
+    (1, 8192),
+)  # (batch, sequence length); five to eight steps of each are measured
 _TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
-_DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written
+_DISK_BYTES_A_SECOND = 1e9  # assumed write speed for a checkpoint
 
 
 def _tokens(text: str) -> float:
-    """Return a number of tokens as people write it: 20000000, 20e6, 20M or 0.02B."""
+    """Parse a number of tokens: 20000000, 20e6, 20M or 0.02B. Raises BadParameter."""
     unit = text[-1:].lower() if text[-1:].isalpha() else ""
     try:
         number = float(text.removesuffix(text[-1:]) if unit else text) * _UNITS[unit]
@@ -194,7 +199,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
-    """Return the word of ``choices`` that was said, None if none was. Raises UsageFault."""
+    """Return ``word`` if it is one of ``choices``, None if it is empty. Raises UsageFault."""
     choice = next((one for one in choices if one == word), None)
     if word and choice is None:
         raise UsageFault(f"{option} {word}", "there is no such word", f"Use: {', '.join(choices)}")
@@ -212,7 +217,7 @@ def _pixels(image: str) -> tuple[int, int]:
 
 
 def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
-    """Return the card, how many, and what an hour costs, as in ``h100 x1=2.50``. Raises UsageFault, NotFound."""
+    """Parse ``h100 x1=2.50``: GPU, count and dollars per hour (None: not given). Raises UsageFault, NotFound."""
     name, equals, price = words.partition("=")
     try:
         dollars = float(price.strip().removeprefix("$")) if equals else None
@@ -225,12 +230,12 @@ def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
 
 
 def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Measurement, ...]]:
-    """Return the card that words name; else that of a pool, with its price and with what its runs showed."""
+    """Return the GPU that ``words`` name, or the GPU of a pool with its price and the measurements of its runs."""
     if (recognised_card := recognised(words)) is not None:
         return (*recognised_card, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
-        find_cards(words)  # says which names are near
+        find_cards(words)  # raises NotFound with similar names
     from scheduler.service.facts.overheads import card_of, seen_of_runs
     from scheduler.store import jobs, rates, series
 
@@ -249,7 +254,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
 
 
 def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
-    """Return what this machine and others saw; ``read`` is added to the own file."""
+    """Return the measurements of the own file; those of the file ``read`` are added to it."""
     own = cli.paths.state_dir / _OWN
     own_measurements = read_seen(own) if own.is_file() else ()
     if read is None:
@@ -258,16 +263,16 @@ def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
 
 
 def _keep(own: Path, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Write measurements, each once, into the own file, and return them."""
+    """Write measurements without duplicates to the own file, and return them."""
     result = tuple(dict.fromkeys(measurements))
     own.parent.mkdir(parents=True, exist_ok=True)
     write_seen(own, result)
     return result
 
 
-# Calibration: a few real steps on this machine's card, or as a short session on a pool, kept as what was seen.
+# Calibration: real steps on this machine's GPU or in a short session on a pool; the results are measurements.
 def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
-    """Return what calibrate.py measures: each method that was asked for, with checkpointing and without."""
+    """Return the setups that calibrate.py measures: each wanted method with and without checkpointing."""
     config = {
         "model_type": "qwen2" if shape.bias else "llama",
         "hidden_size": shape.hidden,
@@ -302,7 +307,7 @@ def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
 def _run_steps(
     cli: Cli, shape: Shape, wishes: Wishes, python: str, measurements: Sequence[Measurement]
 ) -> tuple[Measurement, ...]:
-    """Measure on this machine's card, add it to the own file, and return all that is known. Raises Refusal."""
+    """Measure on this machine's GPU, add the result to the own file, and return all measurements. Raises Refusal."""
     with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
         setups_file, out = Path(name) / "setups.json", Path(name) / "out.json"
         setups_file.write_text(json.dumps(setups(shape, wishes)), encoding="utf-8")
@@ -325,11 +330,11 @@ def _run_steps(
 
 
 def _run_layers(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
-    """Return the wishes with what layers keep for each token, found by running them without weights. Raises Refusal."""
+    """Return the wishes with the memory that layers keep per token, measured without weights. Raises Refusal."""
     probed = []
     config = Path(shape.source)
     for setup in [one for one in setups(shape, wishes) if not one["checkpointing"]]:
-        # An adapter keeps the same whatever the bits of its base.
+        # The activations of an adapter do not depend on the precision of its base.
         like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
         if config.name == "config.json" and config.is_file():
             like["shape"] = read_json(read_bounded(config))
@@ -346,7 +351,7 @@ def _run_layers(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
 
 
 def _queue_steps(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:
-    """Queue a session of minutes on a pool that measures there; what it saw comes home as a checkpoint."""
+    """Queue a short session that measures on a pool; its results are saved as a checkpoint."""
     name = f"calibrate-{shape.name.rpartition('/')[2].lower()}"[:40].rstrip("-._")
     out = "output/measured.json"
     program = ["{python}", "{payload}/trainers/calibrate.py", out, json.dumps(setups(shape, wishes))]
@@ -357,9 +362,9 @@ def _queue_steps(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:
     cli.out.say(f"When {name} is done: schedctl checkpoints pull {name} DIR; schedctl advise --read DIR/measured.json")
 
 
-# Advice for people: the result, the options as a table, every part with its formula, machines side by side.
+# Advice as text: the result, a table of options, formulas, and machines side by side.
 def _show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
-    """Write the choice and the options. Raises UsageFault for a deadline that is no time."""
+    """Write the chosen option and all options. Raises UsageFault for an invalid deadline."""
     try:
         within = parse_duration(deadline) if deadline else 0
     except ValueError as error:
@@ -465,7 +470,7 @@ def _show_comparison(
     measurements: Sequence[Measurement],
     path: Path | None,
 ) -> None:
-    """Write the best choice of each machine, and the picture where ``path`` says."""
+    """Write the best option of each machine, and the picture to ``path`` unless it is None."""
     compared = compare_machines(shape, machines, wishes, measurements)
     if path is not None:
         path.write_text(draw_machines(compared), encoding="utf-8")
@@ -484,7 +489,7 @@ def _show_comparison(
 
 
 def _write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
-    """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
+    """Write the files that run the chosen option. Raises Refusal if nothing fits, or a file exists already."""
     if advice.best is None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
     one = advice.best
@@ -501,9 +506,9 @@ def _write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
     out.say(f"{folder} has {', '.join(sorted(written))}.")
 
 
-# What JSON shows, and what pages and tables are made of.
+# The JSON documents of the advice.
 def advice_json(advice: Advice) -> dict[str, Any]:
-    """Return all rungs, the one taken and what would fit if none does. Memory in GiB, times in hours."""
+    """Return all options, the chosen one, and the nearest that fits if none does. Memory in GiB, times in hours."""
     has_time = advice.wishes.tokens > 0
     return {
         "model": advice.shape.name,
@@ -520,7 +525,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
 
 
 def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
-    """Return one rung; hours and money are null unless it was ``has_time`` how much is to be trained."""
+    """Return one option; hours and money are null unless the amount of training is given (``has_time``)."""
     setup, pace = one.setup, one.pace
     return {
         **picked(one, "rung", "verdict", "why"),

@@ -19,7 +19,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.clock import real_now
 
-_STEPS = 60  # to begin with
+_STEPS = 60  # target step of the first try
 _RUNNERS = {".py": "{python}", ".sh": "bash"}
 
 
@@ -91,7 +91,7 @@ def command_of(script: Path, arguments: Sequence[str]) -> tuple[Path, list[str]]
     if (runner := _RUNNERS.get(script.suffix)) is None:
         why = f"{script.name} is neither Python nor a shell script"
         raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
-    folder = here if path.is_relative_to(here) else path.parent  # what is uploaded
+    folder = here if path.is_relative_to(here) else path.parent  # the folder that is uploaded
     return folder, [runner, path.relative_to(folder).as_posix(), *arguments]
 
 
@@ -100,7 +100,7 @@ def warn_of_certificate(cli: Cli, spec: JobSpec, script: Path, folder: Path) -> 
     from jobs.certify.certificate import lacks_certificate
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
-    hours = 0.0 if spec.whole else spec.target_step / spec.steps_per_hour  # of the reference device
+    hours = 0.0 if spec.whole else spec.target_step / spec.steps_per_hour  # on the reference device
     longest = max(((p.session_cap_seconds - p.setup_seconds) * p.speed / 3_600 for p in pools), default=hours)
     if hours > longest and (why := lacks_certificate(script, folder)):
         cli.out.warn(

@@ -1,4 +1,4 @@
-"""`schedctl checkpoints`: the saved states of the jobs."""
+"""`schedctl checkpoints`: list, verify, copy and pin checkpoints; show retention."""
 
 from __future__ import annotations
 

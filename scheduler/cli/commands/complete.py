@@ -19,7 +19,7 @@ from scheduler.cli.shell.exits import Exit, code_of
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_RUNS = 200  # the newest ones are offered
+_RUNS = 200  # only the newest are offered
 
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -30,7 +30,7 @@ from scheduler.service.versions.item_sets import leaks_of, lineage
 from scheduler.store import events
 from scheduler.views.documents import corpus_json
 
-_BUILDS = 1_000  # whose times are looked up
+_BUILDS = 1_000  # number of newest builds whose times are shown
 
 
 @command("schedctl corpus build")
@@ -41,7 +41,7 @@ def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
     Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
     corpus builds it.
     """
-    del allow_secrets  # they were
+    del allow_secrets  # ``allowing`` has used it
     data = cli.app.training_data
     before = data.folder.current().version
     manifest = data.build(cli.who, _progress(cli))
@@ -110,7 +110,7 @@ def show_corpus(
 
 
 def _progress(cli: Cli) -> Callable[[str], None]:
-    """Return what shows how far a build is: on a terminal in one line, else a line for each step."""
+    """Return a function that shows the progress of a build: in one line on a terminal, else one line per step."""
     live, last = sys.stderr.isatty() and not cli.options.json, ""
 
     def say(how_far: str) -> None:
@@ -153,14 +153,14 @@ def _tables(cli: Cli, manifest: CorpusManifest) -> None:
     }
     cells = [(name, ", ".join(f"{word} {share(count, texts)}" for word, count in by)) for name, by in words.items()]
     out.table(("domain", "~texts that hold its keywords"), cells, below=True)
-    found = [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())]
-    out.table(("finding", ">times"), found, below=True)
+    kinds = [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())]
+    out.table(("finding", ">times"), kinds, below=True)
     if manifest.findings:
         out.say(f"Where they are: {manifest.findings_path}; what they mean: docs/corpus.md")
 
 
 def _both(manifest: CorpusManifest, one: str, other: str) -> str:
-    """Return which part of the texts of a domain belong to another as well."""
+    """Return the share of the texts of domain ``one`` that also belong to ``other``; empty for the same domain."""
     first, second = sorted((one, other))
     shared = manifest.overlap.get(first, {}).get(second, 0)
     return "" if one == other else share(shared, manifest.domains[one])
@@ -283,7 +283,7 @@ def _by_source(counts: Mapping[str, int]) -> str:
 @command("schedctl corpus add ~/garden/episodes")
 def add(cli: Cli, source: Annotated[str, argument("SOURCE", "A file, a folder, or stdlib.")]) -> None:
     """Add a source to those of the settings. The next version that is built has it."""
-    parse_source(source)  # refuses what is not there
+    parse_source(source)  # refuses a missing file or folder
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
     data = cli.app.training_data
     is_listed = source in data.recipe.sources

@@ -1,4 +1,4 @@
-"""The daemon: run it, let nothing new start and go on, its cached line for shell prompts, and the version."""
+"""Commands of the daemon: run, pause, resume, the line for shell prompts; and the version."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def version(cli: Cli) -> None:
 
 
 def show_version(cli: Cli) -> None:
-    """Write it; also for schedctl --version."""
+    """Write the versions of this program and of Python; also for ``schedctl --version``."""
     versions = {"version": version_of("uff-scheduler"), "python": python_version()}
     cli.plain.data(versions)
     cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")

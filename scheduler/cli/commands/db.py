@@ -1,4 +1,4 @@
-"""`schedctl db`: the database itself; `schedctl backup`: everything that a new machine needs, in one folder."""
+"""`schedctl db`: the database; `schedctl backup`: all that a new machine needs, in one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all is in order: `schedctl doctor` for the installation, `schedctl config` for the settings."""
+"""Checks: `schedctl doctor` for the installation, `schedctl config` for the settings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def doctor(
     """
     results = examine(_checkup(cli, platform) if platform else _checks(cli))
     for pool in cli.app.pools.values() if probe else ():
-        if pool.platform == platform:  # a small session takes minutes; what it creates is removed
+        if pool.platform == platform:  # the session takes minutes; everything that it creates is removed
             results[f"{pool.name}: probe"] = try_session(cli.app, pool.name)
     cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in results.items()]})
     rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in results.items()]
@@ -95,7 +95,7 @@ def doctor(
 
 
 def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
-    """Return the checks; when the settings cannot be used, those that need none."""
+    """Return the checks by name; with invalid settings only those that need no settings."""
     always: dict[str, Callable[[], Checked]] = {
         "service": host.check_service,
         "sandbox": host.check_sandbox,
@@ -141,7 +141,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
 
 
 def _extras(app: App) -> set[str]:
-    """Return the extras that the settings need."""
+    """Return the names of the extras that the settings need."""
     result = {plugin.traits(pool.platform).extra for pool in app.pools.values()} - {""}
     if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         result.add("aws")
@@ -155,7 +155,7 @@ def _extras(app: App) -> set[str]:
 
 
 def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
-    """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
+    """Return a platform's checks for each of its pools; with default settings if no pool uses it."""
     pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
     checks: dict[str, Callable[[], Checked]] = {
         f"{name}: {check}" if name else check: call
@@ -168,7 +168,7 @@ def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
 
 
 def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
-    """Return by pool what its newest acceptance showed, where it was tried."""
+    """Return by pool the check of its newest acceptance result; pools without a result are absent."""
     folders = {name: app.settings.state_dir / JOB / name for name in sorted(app.pools)}
     return {name: partial(check, folder, app.clock.now()) for name, folder in folders.items() if newest(folder)}
 
@@ -180,7 +180,7 @@ def _target(app: App, at: ServedAt) -> Checked:
 
 
 def _disk_clock(folder: Path) -> float:
-    """Return the time that the disk of the state folder stamps on a new file."""
+    """Return the modification time of a new file in the state folder, in UTC seconds."""
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     with tempfile.NamedTemporaryFile(dir=there, prefix=".doctor-") as probe:
         return Path(probe.name).stat().st_mtime

@@ -58,7 +58,7 @@ def forecast(
 
 
 def show_advice(cli: Cli, hours: float = HOURS) -> None:
-    """Write which jobs are worth more hours."""
+    """Write the jobs that are worth more hours, and the commands to type."""
     advice, out = advise_hours(Source(cli.app), hours), cli.out
     out.data(finite({"advice": asdict(advice)}))
     free = ", ".join(f"{pool} {amount:.1f} h" for pool, amount in sorted(advice.free_hours.items()))
@@ -87,7 +87,7 @@ def show_advice(cli: Cli, hours: float = HOURS) -> None:
 
 
 def words(band: Band | None) -> str:
-    """Return a band as ``2.31 (2.25 to 2.38)``; nothing for None."""
+    """Return a band as ``2.31 (2.25 to 2.38)``; empty for None."""
     return f"{band.middle:.4g} ({band.low:.4g} to {band.high:.4g})" if band else ""
 
 

@@ -1,4 +1,4 @@
-"""`schedctl handover`: the person's side of pools whose sessions no program may start."""
+"""`schedctl handover`: manual sessions, which a person starts because no program may."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def release(cli: Cli, key: Key, why: Reason = "released by hand") -> None:
 
 
 def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
-    """Yield the pools that a person serves. Raises PlatformError."""
+    """Yield the pools with manual sessions and their adapters. Raises PlatformError."""
     for name, pool in cli.app.pools.items():
         if traits(pool.platform).needs_person and isinstance(platform := cli.platform(name), ManualPlatform):
             yield name, platform
@@ -116,7 +116,7 @@ def _desk_of(cli: Cli, key: str) -> ManualPlatform:
 
 
 def _next_step(document: Mapping[str, Any]) -> str:
-    """Return what a person does next with an offered session, as far as there is something to do."""
+    """Return the next step of the person for an offered session, or the state's detail if there is none."""
     match document["state"]:
         case "queued":
             return f"schedctl handover claim {document['key']}"

@@ -1,4 +1,4 @@
-"""`schedctl init`: settings of what this machine has, and a database."""
+"""`schedctl init`: write settings for this machine, and create a database."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
 
-_CAP_SECONDS = 86_400  # of a partition without a time limit
-_SHORTEST_SECONDS = 3_600  # start, least session and stop margin, at their defaults, need most of it
+_CAP_SECONDS = 86_400  # assumed for a partition without a time limit
+_SHORTEST_SECONDS = 3_600  # shorter sessions would mostly be start, minimum length and stop margin
 
 
 @command("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
@@ -62,7 +62,7 @@ def init(
 
 
 def settings_of(machine: Belongings, *, demo: bool) -> str:
-    """Return settings, in TOML with comments, of what was found."""
+    """Return settings for the machine as TOML with comments."""
     texts: dict[str, str] = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
     kinds: dict[Gpu | None, list[str]] = {}
     for number, gpu in enumerate(machine.gpus):
@@ -77,7 +77,7 @@ def settings_of(machine: Belongings, *, demo: bool) -> str:
 
 
 def _local_pool(texts: Mapping[str, str], number: int, gpu: Gpu | None, devices: Sequence[str]) -> str:
-    """Return a pool of this machine's devices of one kind, or of its processor."""
+    """Return the pool of this machine's GPUs of one kind, or of its processor if ``gpu`` is None."""
     return texts["local_pool"].format(
         what=f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found",
         number=number if number > 1 else "",
@@ -87,7 +87,7 @@ def _local_pool(texts: Mapping[str, str], number: int, gpu: Gpu | None, devices:
 
 
 def _slurm_pools(text: str, nodes: Sequence[SlurmNodes]) -> Iterator[str]:
-    """Yield a pool, commented out, for each kind of node of each partition that lets sessions last long enough."""
+    """Yield a pool, commented out, for each kind of node of each partition that allows sessions of an hour."""
     kinds: dict[tuple[str, str, int], list[SlurmNodes]] = {}
     for each in nodes:
         if (each.seconds_max or _CAP_SECONDS) < _SHORTEST_SECONDS:

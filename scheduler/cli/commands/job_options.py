@@ -24,7 +24,7 @@ AllowSecrets = Annotated[bool, option("--allow-secrets", "What looks like a secr
 
 
 def allowing(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that with ``allow_secrets`` allows the secrets that it finds, and begins again."""
+    """Return a command that is repeated with ``allow_secrets`` after it noted a found secret as allowed."""
 
     @wraps(command)
     def again(cli: Cli, *, allow_secrets: bool, **arguments: Any) -> None:
@@ -42,18 +42,18 @@ def allowing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _KEYS = {one.flags[0].lstrip("-").replace("-", "_"): (key, one) for key, one in paths(JobSpec).items() if one.option}
-"""By the names of the options that describe a job: their keys in a job file."""
+"""Keys of a job file by the name of the option that sets them."""
 
-NOTHING: dict[str, Any] = {}  # what a call without any of them has
+NOTHING: dict[str, Any] = {}  # the default: no option is given
 
 
 def described(*others: str) -> Several:
-    """Return the options that describe a job but for some ``others``, for a command that has them."""
+    """Return the options that describe a job, without ``others``, which the command declares itself."""
     return Several({name: option_of(one) for name, (_, one) in _KEYS.items() if name not in others})
 
 
 def option_of(one: TableKey) -> Any:
-    """Return the option that sets a key, as typer reads it."""
+    """Return the typer annotation of the option that sets a key."""
     kind: Any = one.rule.kind if one.rule else str
     if isinstance(one.default, tuple | dict) and kind is str:
         kind = list[str]
@@ -63,7 +63,7 @@ def option_of(one: TableKey) -> Any:
 
 
 def table_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options as the table of a job file, without what was not given. Raises UsageFault."""
+    """Return the given options as the table of a job file. Raises UsageFault."""
     if options["patience"] is not None and options["stop_on"] is None:
         raise UsageFault("--patience says nothing by itself", "no metric is named", "Add --stop-on held_out_loss")
     values = options | {
@@ -82,7 +82,7 @@ def table_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def words_of(command: str | None) -> list[str] | None:
-    """Return the words of a command as a shell would. Raises UsageFault."""
+    """Split a command into words as a shell does; None for None. Raises UsageFault."""
     try:
         return None if command is None else shlex.split(command)
     except ValueError as error:
@@ -90,7 +90,7 @@ def words_of(command: str | None) -> list[str] | None:
 
 
 def inputs_of(words: list[str] | None) -> dict[str, str] | None:
-    """Return ``NAME=SOURCE`` options as a job file has them; folders are those seen from here. Raises UsageFault."""
+    """Return ``NAME=SOURCE`` options by name, local folders as absolute paths; None without any. Raises UsageFault."""
     sources = pairs_of("--input", "NAME=SOURCE", words)
     for name, source in (sources or {}).items():
         if not source:

@@ -1,4 +1,4 @@
-"""Versions shown: lists, one with all its verdicts, two side by side, and one as a folder for others."""
+"""`schedctl models`: list, show, compare, copy and export versions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from scheduler.views import models
 from scheduler.views.models import Model, ModelCost, VersionFacts
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
-_FIGURES = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")  # of what a gate found
+_FIGURES = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")  # columns of a check result
 _DIGEST_CHARACTERS = 16  # characters of a digest
 _WORDS_SHOWN = 100
 
 
 def show_versions(out: Output, listed: Sequence[Model]) -> bool:
-    """Write the versions of models, and which of these a person must promote; return whether there are versions."""
+    """Write the versions of models and which models need a promotion by a person; return whether there are any."""
     versions = [version for one in listed for version in one.versions]
     if versions:
         out.listing(
@@ -170,7 +170,7 @@ def export_version(
 
 
 def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
-    """Return how to merge. Raises UsageFault where no base is given and the job's own is no folder here."""
+    """Return the settings of a merge. Raises UsageFault if no base is given and the job's base is no folder here."""
     folder = base or next((source for source in sources if Path(source).is_dir()), "")
     if not folder:
         reason = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
@@ -240,7 +240,7 @@ def _gate(gate: Mapping[str, Any]) -> str:
 
 
 def _measured(facts: VersionFacts) -> dict[str, float]:
-    """Return what the newest verdict measured, by metric."""
+    """Return the measured values of the newest evaluation result, by metric."""
     newest = facts.verdicts[-1].evidence.get("findings", ()) if facts.verdicts else ()
     return {one["gate"]["metric"]: one["value"] for one in newest if one["value"] is not None}
 
@@ -255,7 +255,7 @@ def _cost(cost: ModelCost) -> str:
     return f"{hours(cost.seconds)}{money}"
 
 
-# The model card of a version, in the form that the Hugging Face Hub reads, filled from facts alone.
+# The model card of a version in the format of the Hugging Face Hub; it has measured facts only.
 def _model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -> str:
     """Return the card of a version as Markdown. ``facts`` are those of ``schedctl models show --json``.
 

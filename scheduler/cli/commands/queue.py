@@ -1,4 +1,4 @@
-"""`schedctl queue`: what is to be trained, in which order, and whether it may run."""
+"""`schedctl queue list` with its options; the listing itself is in queue_list, which imports no typer."""
 
 from __future__ import annotations
 

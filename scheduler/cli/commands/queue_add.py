@@ -1,4 +1,4 @@
-"""`schedctl queue add`: job definitions from a file, options or the settings; added, or shown by `--dry-run`."""
+"""`schedctl queue add`: add or show jobs defined by a file, options or the settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from scheduler.service.requests.stored import default_code, fingerprint, measure
 from scheduler.store import jobs
 from scheduler.views.documents import job_json, picked, plan_json
 
-_STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
+_STEPS_PER_HOUR = 1_000  # if the user gives none; the first session measures it
 
 
 @command(
@@ -64,7 +64,7 @@ def add(
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    del allow_secrets  # they were
+    del allow_secrets  # ``allowing`` has used it
     table = options.table_of(fields)
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
@@ -81,7 +81,7 @@ def add(
 
 
 def _models(cli: Cli) -> list[JobSpec]:
-    """Return the models of the settings that are not in the queue yet; if there is none, say why."""
+    """Return the models of the settings that are not in the queue yet; report why if there is none."""
     with cli.app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
     specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in names]
@@ -103,15 +103,15 @@ def add_specs(
     kept: JobSpec | None = None,
     expect: str = "",
 ) -> None:
-    """Add jobs, all or none, say so, and warn about those that nothing here can run or finish in time.
+    """Add all jobs or none, report it, and warn about jobs that no pool can run or finish in time.
 
-    ``where`` they are defined is named in warnings; empty: in the settings. What one takes from the same places as the
-    one before, or the first as ``kept``, is not taken again. Raises ProblemsFound, Refusal, CodeError, TreeError,
-    StoreError.
+    ``where`` is the place of the definitions for warnings; empty: the settings. Code and inputs are packed once per
+    source; ``kept`` is a job whose packed code and inputs the first one may reuse. ``expect`` is the start of a dry
+    run's fingerprint. Raises ProblemsFound, Refusal, CodeError, TreeError, StoreError.
     """
     specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)
-    reasons = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
+    reasons = foreseen(cli, specs)  # before adding: jobs that cannot be planned at all are refused
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []
     for spec in specs:
@@ -149,7 +149,7 @@ def add_specs(
 
 
 def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
-    """Say of jobs that know nothing of checkpoints what that means."""
+    """Report what a single session means for jobs that save no checkpoints."""
     for spec in specs:
         if spec.whole:
             cli.out.say(
@@ -160,9 +160,9 @@ def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
 
 
 def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
-    """Return the job that a file and the keys of ``table``, which come first, define. Raises ProblemsFound.
+    """Return the job defined by a file and by ``table``, whose keys override the file. Raises ProblemsFound.
 
-    Unless it names a folder of code, or none, it has the one that its command needs.
+    Without the key ``code`` the folder of code is derived from the command.
     """
     defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else read_toml(file)
     table = merged(defaults, table)
@@ -171,7 +171,7 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
 
 def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
-    """Say on which pools a job's packages are not locked, so that none of its sessions runs there."""
+    """Warn about pools for which a job's packages are not locked: no session of it runs there."""
     if without := without_lock(spec, cli.app.pools):
         cli.out.warn(
             f"{spec.name}: its requirements are not locked for {listed(without)}, and no session of it is planned "
@@ -181,18 +181,18 @@ def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
 
 
 def warn_of_gates(cli: Cli, spec: JobSpec) -> None:
-    """Say which of a job's gates its test set can never let decide."""
+    """Warn about quality gates that the job's test set can never decide."""
     for _, value, why, remedy in of_gates(spec):
         cli.out.warn(f"{spec.name}: {value}: {why}; {remedy}")
 
 
 def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
-    """Say which pools give a job no secrets, and which the daemon does not have, as far as that can be told here."""
+    """Warn about pools that give a job no secrets, and about secrets that the daemon cannot read."""
     from scheduler.host.doctor import trouble
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
     missing = [lacking for pool in pools if (lacking := facts.lacks_secrets(spec, pool, str))]
-    if len(missing) < len(pools):  # else it can never start, which is reported as that
+    if len(missing) < len(pools):  # otherwise the job can never start, which another warning reports
         for lacking in missing:
             cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
     if any(facts.gives_secrets(pool) for pool in pools):
@@ -202,14 +202,14 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
 
 
 def warn_of_job(cli: Cli, name: str) -> None:
-    """Say what keeps a job of the queue from ever starting, or from being finished by its deadline."""
+    """Warn if a queued job can never start or cannot meet its deadline."""
     with cli.app.database.read() as tx:
         snapshot = facts.load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
     warn_of(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
 
 
 def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
-    """Say what :func:`foreseen` found."""
+    """Write warnings for the reasons that :func:`foreseen` returned."""
     for name, reason in reasons.items():
         sentence = reason.sentence(cli.out.zone)
         if isinstance(reason, DeadlineUnreachable):
@@ -221,7 +221,7 @@ def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
 
 
 def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
-    """Return what keeps jobs that are to be added from ever starting, or from being finished by their deadline."""
+    """Return by job why new jobs can never start or cannot meet their deadline."""
     if not specs:
         return {}
     app, names = cli.app, {spec.name for spec in specs}
@@ -241,9 +241,9 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
 
 
 def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
-    """Print the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored.
+    """Write the jobs, the upload, and their place in the next plan. Nothing is stored.
 
-    ``where`` they are defined, as of ``add_specs``. Raises ProblemsFound.
+    ``where`` is as in :func:`add_specs`. Raises ProblemsFound.
     """
     specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)

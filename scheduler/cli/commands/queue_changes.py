@@ -112,7 +112,7 @@ def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
 
 
 def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return a job's table with ``KEY=VALUE`` settings made; an empty value removes the key. Raises UsageFault."""
+    """Apply ``KEY=VALUE`` to a job's table and return it; an empty value removes a key. Raises UsageFault."""
     for words in settings:
         key, text = pair_of("--set", words, "KEY=VALUE", empty=True)
         outer, dot, inner = key.strip().partition(".")
@@ -131,7 +131,7 @@ def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, A
 
 
 def _value(text: str) -> Any:
-    """Return a value as TOML reads it; words that are none are a text."""
+    """Parse a value as TOML; invalid TOML is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -156,7 +156,7 @@ def _from_editor(old: JobSpec) -> JobSpec:
     if code:
         path.unlink()
         raise UsageFault("nothing changed", f"{editor} ended with {code}", "Try again, or use --set KEY=VALUE")
-    spec = job_from_toml(path)  # what is wrong is reported with the file's name, which stays to be corrected
+    spec = job_from_toml(path)  # after an error the file stays, so that the user can correct it
     path.unlink()
     return spec
 
@@ -178,11 +178,11 @@ def clone(
     queue_add.add_specs(cli, [spec], f"queue clone {job}", kept=old)
 
 
-# What a checkpoint says of how it was made, against the options of a command that would go on from it.
+# Comparison of a checkpoint's recipe with the options of a new command.
 def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return how the options of a command would differ from the recipe of a checkpoint that ``before`` made.
+    """Return how the options of ``after`` differ from the recipe of a checkpoint made by the command ``before``.
 
-    A recipe is an object of values by the names of options. One that is no such thing tells nothing. Raises StoreError.
+    A recipe is a JSON object with values by option name; any other content is ignored. Raises StoreError.
     """
     written = next((component for component in manifest.components if component.name == RECIPE), None)
     if written is None or written.bytes > _BYTES_MAX:
@@ -202,7 +202,7 @@ def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[st
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
-    """Return the value of an option of a command, the last where it is named twice; a flag's is empty."""
+    """Return the value of an option in a command; of repeated options the last, of a flag "", None if absent."""
     flag, field = f"--{name.replace('_', '-')}", None
     for place, word in enumerate(words):
         spelt, equals, value = word.replace("_", "-").partition("=")[0], *word.partition("=")[1:]
@@ -246,7 +246,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
     with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
     none). A job whose mixture says renew = "update" takes up the newest corpus.
     """
-    del allow_secrets  # they were
+    del allow_secrets  # ``allowing`` has used it
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
     named = code is not None or commit or requirements is not None
@@ -273,12 +273,14 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
-    """Take inputs of a job again, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
+    """Upload inputs of a job again, given as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set, if it has one.
 
     Raises ProblemsFound, TreeError, Refused, StoreError, UnknownJob, UsageFault.
     """
     test_set = spec.evaluation.test_set if spec.evaluation else None
-    taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
+    taken_once = (
+        test_set is not None and test_set.source != HELD_OUT
+    )  # a test set from the corpus is renewed by each evaluation
     now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
     sources = {one.name: one.source for one in now_there}
     wanted = options.inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
@@ -302,7 +304,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
 
 
 def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
-    """Let the next sessions of a job have these secrets. Raises ProblemsFound, Refusal, UnknownJob."""
+    """Set the secrets of the next sessions of a job. Raises ProblemsFound, Refusal, UnknownJob."""
     wanted = [name for name in names if name]
     changed = job_from_table({**table_of(spec), "secrets": wanted}, "command line")
     app = cli.app
@@ -316,7 +318,7 @@ def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
 def update_job(
     cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: str = ""
 ) -> None:
-    """Take the code of a job again, lock its requirements again, take up a version of the ``corpus``, or several.
+    """Update the code, the locked requirements or the ``corpus`` version of a job; None or "" leaves each unchanged.
 
     Raises CodeError, RequirementsError, NoSuchVersion, Refusal, Refused, StoreError, UnknownJob.
     """
@@ -398,14 +400,14 @@ def begin(
     cli.wake_daemon()
 
 
-# A job starts from scratch as its next generation, from the weights that its definition names.
+# Restart of a job from step 0 as its next generation.
 def restart(
     database: Database, name: str, step: int | None, now: int, by: str
 ) -> tuple[JobRecord, Generation, list[str]]:
-    """Let a job count its steps from 0 again; what it saved so far stays, as its last generation's.
+    """Start the next generation of a job at step 0; checkpoints of earlier generations stay.
 
-    It starts from its parent's checkpoint at ``step``; None: the newest when it is launched. Returns the job, its new
-    generation, and the jobs whose gate it closes by that. Raises UnknownJob, Refusal.
+    It is initialised from its parent's checkpoint at ``step``; None: the newest at its launch. Returns the job, its new
+    generation, and the jobs that wait for it again. Raises UnknownJob, Refusal.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -428,14 +430,16 @@ def restart(
         generation = jobs.restart(tx, name, now, by)
         mixture = record.spec.mixture
         if mixture is not None and mixture.corpus and mixture.renew == "restart":
-            jobs.change_spec(tx, name, now, by, mixture=replace(mixture, corpus=""))  # the one of its first launch
+            jobs.change_spec(
+                tx, name, now, by, mixture=replace(mixture, corpus="")
+            )  # the version is chosen at its first launch
         if parent is not None:
             generations.pin(tx, generation, parent.job, parent.step, parent.key, now, by)
         return jobs.get(tx, name), generations.current(tx, name) or generation, waiting
 
 
 def _parent(tx: Connection, record: JobRecord, step: int | None) -> Manifest | None:
-    """Return the checkpoint at ``step`` that a job shall start from, None when none was named."""
+    """Return the parent's checkpoint at ``step``; None if ``step`` is None. Raises Refusal, UnknownJob."""
     start, name = record.spec.start_from, record.spec.name
     if start is not None:
         jobs.get(tx, start.parent)

@@ -1,4 +1,4 @@
-"""What is done to one job, to several, or to all of some states: hold, release, cancel, retry, remove, reorder."""
+"""Commands that change jobs one by one: hold, release, cancel, retry, remove, priority, move."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CAN_BE: dict[str, Callable[[JobState], bool]] = {
     "cancelled": lambda state: isinstance(state, Queued | Active | Held | Failed),
     "tried again": lambda state: isinstance(state, Failed),
 }
-"""What --all means, by what is done."""
+"""The jobs that ``--all`` selects, by change."""
 _NOW = {"held": "is held", "released": "may run again", "cancelled": "is cancelled", "tried again": "is tried again"}
-"""What is so then."""
+"""Messages by change."""
 
 Jobs = Annotated[list[str] | None, argument("JOB...", "Names of the jobs.", autocompletion=job_names)]
 All = Annotated[bool, option("--all", "Every job that this can be done to, instead of names.")]
@@ -73,10 +73,10 @@ def _change(
     *,
     yes: bool = True,
 ) -> None:
-    """Change the named jobs, or else all that can be ``done`` of :data:`CAN_BE`, after a question unless ``yes``.
+    """Change the named jobs, or all that :data:`CAN_BE` ``done``, after a confirmation unless ``yes``.
 
-    One that refuses stays as it is, the others are changed. Raises UsageFault, UnknownJob before any is changed, and
-    Refusal then or at the end.
+    A job that refuses the change does not stop the others. Raises UsageFault and UnknownJob before the first change,
+    and Refusal before it or at the end.
     """
     if bool(names) == everything:
         raise UsageFault("which jobs", "names or --all are needed, and not both", "See: schedctl queue list")
@@ -117,7 +117,7 @@ def _change(
 
 
 def _name_cancelled(cli: Cli) -> None:
-    """Say which cancelled jobs stay so, for a person who cancelled all and changes their mind."""
+    """Report the jobs that stay cancelled, for a person who cancelled all by mistake."""
     with cli.app.database.read() as tx:
         records = jobs.everything(tx)
     names = [
@@ -132,7 +132,7 @@ def _name_cancelled(cli: Cli) -> None:
 
 
 def _tell(cli: Cli, record: JobRecord, done: str) -> None:
-    """Say what was done to a job, unless a program asked."""
+    """Report the change of a job, unless JSON is wanted."""
     state = record.state
     if cli.options.json:
         return

@@ -1,4 +1,4 @@
-"""`schedctl queue list`, apart from its group because it must start fast: it imports no typer."""
+"""The listing of `schedctl queue list`. It is imported without typer, so that the command starts fast."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from scheduler.cli.shell.context import Cli
 
-_SWEEP_MIN = 2  # one alone is a job like others
+_SWEEP_MIN = 2  # a sweep with one job is shown as a job
 _NEAR = {"running": "active", "waiting": "queued", "pending": "queued", "paused": "held", "completed": "done"}
 STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
 
 def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
-    """Write all jobs, or those in the named states, in queue order; those of a sweep in one line, unless ``each``."""
+    """Write the jobs in queue order, all or those in ``states``; a sweep is one line unless ``each``."""
     unknown = [state for state in states if state not in STATES]
     if unknown:
         near = _NEAR.get(unknown[0])
@@ -37,7 +37,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         return
     from scheduler.core.reasons import NotReleased  # its many classes cost a tenth of the start
 
-    # The scheduler's clock needs all settings, which take a tenth of a second to load: only a pause has an end.
+    # Only a pause needs the clock, for which all settings are loaded, and that takes a tenth of a second.
     now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in listed) else 0
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->priority", "-pool", "~why"),
@@ -51,7 +51,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
 
 
 def empty_queue(cli: Cli) -> str:
-    """Return what to type when there is no job: the settings may name models, or none."""
+    """Return the message for an empty queue, with the command that adds jobs."""
     next_ = (
         "Add jobs with: schedctl queue add --models"
         if cli.paths.values.get("models")
@@ -61,7 +61,7 @@ def empty_queue(cli: Cli) -> str:
 
 
 def _lines(listed: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:
-    """Yield a job, or the name of a sweep where its first job stands."""
+    """Yield (job, "") for each single job, and (None, sweep) at the position of a sweep's first job."""
     size = Counter(job.sweep for job in listed if job.sweep and not each)
     sweeps = set()
     for job in listed:
@@ -73,7 +73,7 @@ def _lines(listed: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJ
 
 
 def _row_of_sweep(listed: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
-    """Sum up the jobs of a sweep; ``--all`` shows each."""
+    """Return the row that sums up the jobs of a sweep."""
     members = [job for job in listed if job.sweep == sweep]
     states = Counter(type(job.state).__name__.lower() for job in members)
     done, target = (sum(getattr(job, field) for job in members) for field in ("done_step", "target_step"))

@@ -82,20 +82,20 @@ def show_job(cli: Cli, job: Job) -> None:
 
 
 def code_line(code: Code) -> str:
-    """Return what is known of a job's code in a line."""
+    """Return a line on a job's code: digest, commit, size and source."""
     git = f", commit {code.commit[:12]}, {'dirty' if code.dirty else 'clean'}" if code.commit else ", without a commit"
     return f"{code.digest[:12]}{git}, {counted(code.files, 'file')}, {size(code.bytes)}, of {code.source}"
 
 
 def input_line(one: Input) -> str:
-    """Return what is known of one of a job's inputs in a line."""
+    """Return a line on an input: digest, revision, size and source."""
     word = "commit" if one.kind == "hub" else "version"
     commit = f", {word} {one.revision[:12]}" if one.revision else ""
     return f"{one.digest[:12]}{commit}, {counted(one.files, 'file')}, {size(one.bytes)}, of {one.source}"
 
 
 def lock_line(requirements: Requirements) -> str:
-    """Return what is known of a job's locked packages in a line."""
+    """Return a line on a job's locked packages: digest, count, targets, download size and source."""
     count, targets = counted(requirements.packages, "package"), ", ".join(requirements.targets)
     more = requirements.image_largest
     fetched = f", at most {size(requirements.fetched_bytes)} to fetch" if requirements.fetched_bytes or more else ""
@@ -106,7 +106,7 @@ def lock_line(requirements: Requirements) -> str:
 
 
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
-    """Return which weights a job is initialised from: those that were chosen, or those that will be."""
+    """Return the weights that a job is initialised from: the chosen checkpoint, or the rule that will choose one."""
     chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
     if chosen is not None:
         return f"{chosen.parent} at step {chosen.parent_step}, {chosen.parent_key}"
@@ -117,7 +117,7 @@ def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
 
 
 def stop_line(rule: StopRule, gained: Progress) -> str:
-    """Return when a job stops early by its rule, and how it stands by it."""
+    """Return when a job stops early by its rule, and its best value so far."""
     value = f"when {rule.metric} reaches {rule.value:g}" if rule.value is not None else ""
     best = "highest" if rule.aim == "high" else "lowest"
     rest = f"{counted(rule.patience, 'checkpoint')} after its {best} {rule.metric}" if rule.patience else ""
@@ -130,13 +130,13 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
 
 
 def budget_line(record: JobRecord, left_seconds: int) -> str:
-    """Return what the budget of a job, or of its sweep, leaves; "" where it has none."""
+    """Return what is left of the budget of a job or of its sweep; "" without a budget."""
     allowed = halvings.budget_of(record.spec) / HOUR
     return f"{left_seconds / HOUR:.2f} of {allowed:g} device hours are left" if allowed else ""
 
 
 def halving_line(record: JobRecord) -> str:
-    """Return at which rung of its sweep a job is; "" where it is compared with none."""
+    """Return the rung of a job in its sweep; "" without halving."""
     rule = record.spec.halving
     if rule is None:
         return ""

@@ -1,4 +1,4 @@
-"""schedctl rehearse: a whole week on this machine, with the real daemon on a scaled clock, and its figures."""
+"""`schedctl rehearse`: run a week on this machine with the real daemon on a scaled clock, and show its figures."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     went backwards, or a pool was kept from all that was meant for it: its launches were refused, or it was closed.
     """
     out = out.expanduser().absolute()
-    asked_at = clock.process_began()  # what --epoch tells was true before a second went by in starting
+    asked_at = clock.process_began()  # --epoch is the scheduled time at which this process started
     if resume:
         app = run.open_app(reopen(out))
     else:
-        # The clock starts when all is prepared, unless it is somebody else's, which runs already.
+        # Our clock starts after the preparation; the clock of an external server runs already.
         origin = asked_at if kaggle_proxy or aws_endpoint else 0.0
         scale = scale or (stand_ins.SLURM_SCALE if slurm else _SCALE)
         rehearsal = Rehearsal(out, run.instant_of(epoch), hours, scale, origin)
@@ -103,7 +103,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 def show_week(out: Output, week: Week, folder: Path) -> None:
-    """Write pools, jobs, goodput, broken rules and what did not go; all hours are metered hours."""
+    """Write pools, jobs, goodput, broken rules and failures; all hours are metered hours."""
     out.table(
         ("pool", "-->available h", ">billed h", ">productive h", "->goodput", "-->fullest window", ">cost"),
         [_pool_row(pool) for pool in week.pools],

@@ -1,4 +1,4 @@
-"""`schedctl report`."""
+"""`schedctl report`: show, write or send the weekly report."""
 
 from __future__ import annotations
 

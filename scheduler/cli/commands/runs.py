@@ -143,7 +143,7 @@ def logs(
     written = False
     for line in islice(printed(pieces), skipped, None):
         written, text = True, line.decode("utf-8", "replace").removesuffix("\n")
-        # Also into a file or a pipe: what stands there is shown on a terminal sooner or later.
+        # Files and pipes get clean text too, since their content may later be shown on a terminal.
         clean_line = cli.redact(text if raw else clean(text))
         sys.stdout.write((json.dumps({"line": clean_line}) if cli.options.json else clean_line) + "\n")
         sys.stdout.flush()

@@ -90,7 +90,7 @@ def status(cli: Cli, user: OwnOption = False) -> None:
 
 
 def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Installation:
-    """Return what is particular of this machine; settings that are there must be usable. Raises ConfigError."""
+    """Return the paths and options of the installation. Raises ConfigError if ``strict`` and settings are invalid."""
     root = root.absolute()
     home = Path("~").expanduser()
     folder = home / ".config" / "uff-scheduler" if user else FOLDER
@@ -109,7 +109,7 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
         named += [folder for pool in settings.pools for folder in folders(pool.platform, pool.options)]
         writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
     return Installation(
-        # The environment's interpreter, not the one it was made from: that would not find our packages.
+        # The interpreter of the virtual environment: its base interpreter would not find our packages.
         python=Path(sys.executable),
         schedctl=Path(sys.executable).with_name("schedctl"),
         config=config,
@@ -133,7 +133,7 @@ def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> 
 
 
 def _step_shown(step: Step, place: Installation) -> tuple[str, dict[str, Any]]:
-    """Return a step for people, in a line, and for programs."""
+    """Return a step as a line of text and as a JSON document."""
     match step:
         case FileWrite(path=path, text=text, keep=keep):
             line = f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"

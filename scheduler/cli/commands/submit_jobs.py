@@ -1,4 +1,4 @@
-"""What `schedctl submit` does: a script becomes a job, or a family of them, with what can be guessed."""
+"""`schedctl submit`: make a job or a sweep of jobs from a script, with estimates for missing values."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from scheduler.service.requests.probe import probe as try_here
 from scheduler.service.requests.sessions import followed_log, lines
 from scheduler.store import jobs, plans, runs
 
-JOBS_MAX = 200  # of one sweep; more is a slip of the hand
+JOBS_MAX = 200  # of one sweep; a larger number is probably a typo
 _NAME_MAX = 40
 _KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _SPAN = re.compile(r"(-?\d+)\.\.(-?\d+)", re.ASCII)
-_STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
+_STEPS_PER_HOUR = 1_000.0  # if no speed is known; the first session measures it
 _RUNS_SEARCHED = 200
 _SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
 _REQUIREMENTS = "requirements.txt"
@@ -54,9 +54,9 @@ _PROBE_SECONDS = 30
 
 
 def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
-    """Return each combination of ``KEY=A,B,C`` and ``KEY=FIRST..LAST``, the last key changing fastest.
+    """Return all combinations of ``KEY=A,B,C`` and ``KEY=FIRST..LAST``; the last key changes fastest.
 
-    One empty combination when nothing is swept. Raises UsageFault.
+    Without sweeps there is one empty combination. Raises UsageFault.
     """
     axes: dict[str, list[str]] = {}
     for words in sweeps:
@@ -73,7 +73,7 @@ def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
 
 
 def name_of(prefix: str, chosen: dict[str, str], number: int) -> str:
-    """Return the name of one job of a family: what it was given, or its number where that is too long."""
+    """Return the name of one job of a sweep: prefix and values, or its number if that is too long."""
     listing = "-".join(
         re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items()
     )
@@ -127,7 +127,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Its speed is measured by a short trial here, as a session would run it. A script that saves no checkpoints takes
     --max-time instead of --target-step: what it leaves in ./output is collected. Options of the script go after --.
     """
-    del allow_secrets  # they were
+    del allow_secrets  # ``allowing`` has used it
     table = options.table_of(fields)
     folder, command = command_of(script, arguments or ())
     word = command[1]
@@ -162,9 +162,9 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def halved(table: dict[str, Any], count: int, factor: int | None, metric: str | None) -> dict[str, Any]:
-    """Return the keys of a sweep of ``count`` jobs that is halved; none where it is not. Raises UsageFault.
+    """Return the job keys for successive halving of ``count`` jobs; empty without halving. Raises UsageFault.
 
-    The budget of ``table`` moves there.
+    The ``budget`` of ``table`` moves into them.
     """
     if factor is None and metric is None:
         return {}
@@ -187,7 +187,7 @@ def halved(table: dict[str, Any], count: int, factor: int | None, metric: str | 
 
 
 def show_rungs(cli: Cli, spec: JobSpec) -> None:
-    """Write about how many device hours each rung of a sweep needs, and whether its budget is enough."""
+    """Write the estimated device hours of each rung of a sweep, and whether its budget is enough."""
     rule = spec.halving
     if rule is None:
         return
@@ -207,7 +207,7 @@ def _as_name(text: str) -> str:
 
 
 def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[JobSpec]:
-    """Return a job for each combination; its values are options of the command, ``seed`` that of the job as well."""
+    """Return a job per combination: values become options of the command; ``seed`` also sets the job's seed."""
     family = []
     for number, values in enumerate(chosen, start=1):
         own = {**table, "command": [*table["command"], *(word for key in values for word in (f"--{key}", values[key]))]}
@@ -220,7 +220,7 @@ def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[Job
 
 
 def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
-    """Return steps an hour of the reference device, as far as this machine can tell; and say where it is from."""
+    """Return steps per hour on the reference device, measured here or assumed, and report which."""
     from platforms.plugin import traits
 
     app = cli.app
@@ -232,7 +232,7 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
             if run.pool in {pool.name for pool in here} and not isinstance(run.state, Ended)
         ]
     guess = f"{_STEPS_PER_HOUR:,.0f} steps an hour are assumed until its first session has measured it"
-    # A speed without what it needs would be none, and next to another session it would be another.
+    # A trial without packages, inputs or secrets fails, and a running session would slow it down.
     apart = {"packages": spec.requirements, "inputs": spec.inputs, "secrets": spec.secrets}
     lacks = (f"which lacks its {what}" for what, speed in apart.items() if speed)
     why = next(lacks, f"where {busy[0]} trains" if busy else "")
@@ -249,9 +249,9 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
 
 
 def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
-    """Tell each change until every job is done, failed, held or cancelled; ``logs``: and what sessions print.
+    """Report changes until every job is done, failed, held or cancelled; with ``logs`` also the output of sessions.
 
-    Raises typer.Exit when one of them is not done.
+    Raises typer.Exit if a job is not done.
     """
     data: dict[str, str] = {}
     pause = Event()
@@ -274,7 +274,7 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
         if not under_way:
             break
         running = next((record.state for record in under_way if isinstance(record.state, Active)), None)
-        if logs and len(names) == 1 and running is not None:  # until its session ends
+        if logs and len(names) == 1 and running is not None:  # follows the log until the session ends
             with cli.app.database.read() as tx:
                 run = runs.get(tx, running.run)
             pieces = followed_log(cli.app.database, cli.platform(run.pool), run.key, look_again)

@@ -1,4 +1,4 @@
-"""`schedctl top`: a live view of sessions, quotas, queue and reasons, and what is done at a key."""
+"""`schedctl top`: a live view of sessions, quotas and queue, with keys that change jobs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from scheduler.wake import wake
 
 _JOBS, _SESSIONS = "Jobs", "Sessions"
 _HEAD_LINES = 3
-_LINES_OF_ALL = 40  # of a terminal that has room for what is over
-_LINES_OF_FEW = 30  # of a terminal where every line counts: no blank ones, and sessions stand with their jobs
-_TITLE_LINES, _TITLE_LINES_OF_FEW = 3, 2  # a blank line, the title, the names of the columns
-# What may be left out when room is short comes last.
+_LINES_OF_ALL = 40  # a terminal with fewer lines does not show finished jobs
+_LINES_OF_FEW = 30  # a terminal with fewer lines has no blank lines and no table of sessions
+_TITLE_LINES, _TITLE_LINES_OF_FEW = 3, 2  # a blank line, the title, the column titles
+# Share of the lines for each section, in display order; the last ones are left out first.
 _SHARES = {"Actions required": 0.25, _JOBS: 0.5, _SESSIONS: 0.3, "Pools": 0.35, "Under way": 0.2, OVER: 0.2}
 _ROWS_MIN = 2
-_JOBS_MIN = 8  # where sessions are not shown
+_JOBS_MIN = 8  # if sessions are not shown
 _KEYS = "q quit   ? keys   e explain   l log   s order"
 _SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc"}
 _KEYS_SHOWN = (
@@ -68,7 +68,7 @@ _FILTERS: dict[str, tuple[type, ...]] = {
     "held or failed": (Held, Failed),
 }
 _LOG_LINES = 200
-_LOG_PAUSE_SECONDS = 2.0  # between two questions to a platform
+_LOG_PAUSE_SECONDS = 2.0  # between two reads of a log
 _SAVES = "\r\n"
 
 
@@ -104,7 +104,7 @@ def top(
 
 
 class _Picture:
-    """What is drawn; the newest state that could be read stays while the database does not answer."""
+    """The picture; while the database does not answer, it shows the last state that was read."""
 
     def __init__(self, cli: Cli, order: str) -> None:
         self.view = View(cli, order)
@@ -114,7 +114,7 @@ class _Picture:
         self._trouble = ""
 
     def draw(self, *, fresh: bool = True) -> Group:
-        """Return the picture, no larger than the terminal; ``fresh`` looks again, as what a key changed does."""
+        """Return the picture, at most as large as the terminal; ``fresh`` reads the database again."""
         overview = self._look() if fresh or self._overview is None or self.view.message else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
@@ -135,7 +135,7 @@ class _Picture:
         return Group(*parts)
 
     def _look(self) -> Overview:
-        """Look again; what was seen before stays when that cannot be."""
+        """Read the overview and return it; if that fails, return the previous one and note the error."""
         try:
             self._overview, self._trouble = look(self._cli), ""
         except Exception as error:
@@ -145,7 +145,7 @@ class _Picture:
         return self._overview
 
     def _tables(self, overview: Overview, room: int, lines: int) -> list[Text]:
-        """Return the sections as far as there is room, and remember which jobs they show."""
+        """Return the sections that fit into ``room`` lines, and store the names of the jobs."""
         view, parts = self.view, list[Text]()
         every = sections(overview, self._cli.out, view.order, view.keeps)
         few = lines < _LINES_OF_FEW
@@ -170,9 +170,9 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _table(section: ScreenTable, most: int, chosen: str, *, colour: bool) -> list[Text]:
-    """Return a section as lines of at most the terminal's width, its titles first; the ``chosen`` job is among them."""
+    """Return a section as lines of the terminal's width, titles first; the ``chosen`` job is always included."""
     columns = [column_of(title) for title in section.columns]
-    kept = [at for at, column in enumerate(columns) if not column.below]  # explain tells the command
+    kept = [at for at, column in enumerate(columns) if not column.below]  # the page "explain" shows the command
     names = [row[1] for row in section.rows] if section.title == _JOBS else []
     first = max(0, names.index(chosen) - (most - 2)) if chosen in names and len(names) > most else 0
     rows = section.rows if len(section.rows) <= most else section.rows[first : first + max(0, most - 1)]
@@ -189,7 +189,7 @@ def _table(section: ScreenTable, most: int, chosen: str, *, colour: bool) -> lis
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Have keys at once and unseen, and the terminal restored afterwards."""
+    """Switch the terminal to unbuffered input without echo, and restore it afterwards."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
@@ -200,20 +200,20 @@ def _keys() -> Iterator[None]:
 
 
 def _key(seconds: float) -> str:
-    """Return the key pressed within so many seconds, else nothing; arrows and Escape have names."""
+    """Return the key pressed within ``seconds``, empty if none; arrows and Escape have names."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     read = os.read(sys.stdin.fileno(), 8).decode(errors="replace") if ready else ""
     return _SEQUENCES.get(read, read[:1])
 
 
-# What is looked at, and what is done at a key: a job chosen, its log, its facts, a question, a filter.
+# The state of the view, and the effect of each key.
 class _Left(Exception):
-    """Nobody looks at this log any more."""
+    """The log is no longer shown; ends the thread that follows it."""
 
 
 @dataclass
 class View:
-    """What is looked at. ``prompt`` is a question that the keys typed answer; ``message`` is what came of the last."""
+    """The view: ``prompt`` is an open question, ``typed`` the answer so far, ``message`` the last result."""
 
     cli: Cli
     order: str
@@ -226,14 +226,14 @@ class View:
     message: str = ""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     over: bool = False
-    left: Event = field(default_factory=Event)  # told to who reads a log that is not shown any more
+    left: Event = field(default_factory=Event)  # set when the log is no longer shown
 
     def keeps(self, job: JobRecord) -> bool:
-        """Return whether the filters show a job."""
+        """Return whether the filters let a job through."""
         return isinstance(job.state, _FILTERS[self.filter]) and self.name in job.spec.name
 
     def press(self, key: str, rows: Sequence[str]) -> None:
-        """Do what a key means; ``rows`` are the names of the jobs on the screen, in order."""
+        """Handle a key; ``rows`` are the names of the jobs on the screen, in order."""
         if self.prompt:
             self._answer(key)
             return
@@ -269,7 +269,7 @@ class View:
                 pass
 
     def question(self) -> str:
-        """Return the line that asks, or what came of the last answer."""
+        """Return the open question, or the result of the last answer."""
         words = {
             "hold": f"Hold {self.chosen}? y or n",
             "weight": f"Priority of {self.chosen}: {self.typed}_",
@@ -302,7 +302,7 @@ class View:
                 pass
 
     def _answer(self, key: str) -> None:
-        """Take a key while something is asked."""
+        """Handle a key while a question is open."""
         if self.prompt == "hold":
             self.prompt = ""
             if key in {"y", "Y"}:
@@ -336,7 +336,7 @@ class View:
         )
 
     def _do(self, change: Callable[[int], object], done: str) -> None:
-        """Change the chosen job and say so, or why not."""
+        """Change the chosen job; ``message`` is the result or the error."""
         try:
             change(self.cli.now)
         except Exception as error:
@@ -348,7 +348,7 @@ class View:
         self.message = f"{self.chosen} is {done}" + ("" if answers else "; no daemon runs, the next one acts on it")
 
     def _read_log(self) -> None:
-        """Follow the newest session's log beside the drawing: a platform may take its time."""
+        """Follow the log of the newest session in a thread, since a platform may answer slowly."""
         self.left.set()
         self.left = Event()
         self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what is not shown
