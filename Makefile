@@ -12,9 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
-# Two workers compute and the others wait for processes. Each reads all tests first, which takes it a third of a minute.
-# Files keep the order that tests/conftest.py gives them.
-PARALLEL := --numprocesses 4 --no-loadscope-reorder
+# Files keep the order that tests/conftest.py gives them. Each worker first reads all tests, for a third of a minute.
+PARALLEL := --no-loadscope-reorder --numprocesses
 PYTHON_SOURCES := $(PACKAGES) tests benchmarks
 
 help: ## Show this list
@@ -23,16 +22,17 @@ help: ## Show this list
 run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
 
-# Types are checked on one core while the tests begin on the other.
+# Types are checked on one core while the tests begin on the other; three workers keep both busy afterwards.
 test: .venv/ready-dev ## Run every check, and every test without root and services (four minutes; ARGS=options of pytest)
 	.ci/kagglesdk.sh
 	lint=$$(mktemp); $(MAKE) --no-print-directory lint >"$$lint" 2>&1 & \
-		$(BIN)/python -m pytest $(PARALLEL) -m "not services" $(ARGS) || failed=yes; \
+		$(BIN)/python -m pytest $(PARALLEL) 3 -m "not services" $(ARGS) || failed=yes; \
 		wait $$! || failed=yes; cat "$$lint"; rm "$$lint"; [ -z "$${failed:-}" ]
 
-test-services: .venv/ready-dev ## Run the tests with real services, whole daemons and rehearsals (root installs what they need; CI=true: nothing may be missing)
+# Four workers on two cores: sessions, clusters and machines that boot wait more than they compute.
+test-services: .venv/ready-dev ## Run the tests with real services, whole daemons and rehearsals (root installs the services; CI=true: none may be missing)
 	.ci/services.sh
-	$(BIN)/python -m pytest $(PARALLEL) -m services $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) 4 -m services $(ARGS)
 
 test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
 	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 -m "not nightly" $(ARGS)
@@ -44,7 +44,7 @@ test-nightly: .venv/ready-dev ## Run the tests of `make test` and `make test-ser
 	.ci/wheels.sh
 	.ci/apart.sh
 	$(BIN)/python benchmarks/packages.py advisories --stamp .venv-night/advisories
-	UFF_SKYPILOT="$(CURDIR)/.venv-night/skypilot" PATH="$$PATH:$(CURDIR)/.venv-night/evaluators/bin" $(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
+	UFF_SKYPILOT="$(CURDIR)/.venv-night/skypilot" PATH="$$PATH:$(CURDIR)/.venv-night/evaluators/bin" $(BIN)/python -m pytest $(PARALLEL) 4 --nightly $(ARGS)
 	[ ! -e .venv-night/sagemaker ] || .venv-night/sagemaker/bin/python -m pytest tests/integration/sagemaker/test_sagemaker_sdk.py
 	git log -1 --format="%h of %cs passed$$(for name in skypilot evaluators sagemaker advisories; do [ -e .venv-night/$$name ] || printf ', without %s' $$name; done)" >.ci/nightly.txt
 
@@ -52,7 +52,7 @@ test-fresh: ## Run `make run` and `make test` on a bare Debian (root, mmdebstrap
 	.ci/fresh.sh $(ARGS)
 
 test-fast: .venv/ready-dev ## Run the unit and property tests alone, in about a minute
-	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) -m "not services" $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) 2 -m "not services" $(ARGS)
 
 lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/ruff format --check $(PYTHON_SOURCES) examples

@@ -46,27 +46,18 @@ _ORDER = (
     *_IN_SERIES,
     *("tests/conformance/test_platform.py", "tests/integration/", "tests/conformance/", "tests/simulation/"),
 )
-# These start processes, emulators or a planner for minutes: too much work for `make test`, though they need no service.
+# These start processes, emulators or a planner again and again: too much work for `make test`, even without services.
+_SLOW_INTEGRATION = """
+    kaggle/test_kaggle_acceptance kaggle/test_kaggle_crashes kaggle/test_kaggle_program kaggle/test_kaggle_rehearsal
+    local_platform/ sagemaker/ skypilot/ targets/ web/test_approved_pictures web/test_web_api
+    test_acceptance test_certify test_child_environment test_daemon_manager test_each_run_alone test_environment
+    test_killed_submit test_local_payload test_lying_buckets test_manual_platform test_many_launches test_no_foresight
+    test_odd_numbers test_payload_ test_planner_benchmark test_planner_oracle test_planner_process test_plugins
+    test_scorers test_solver_process test_tracker_example
+"""
 _SLOW = (
-    *("tests/e2e/", "tests/conformance/test_platform.py", "tests/conformance/test_no_answer.py"),
-    *(
-        "tests/integration/local_platform/",
-        "tests/integration/test_local_payload.py",
-        "tests/integration/test_payload_",
-    ),
-    *("tests/integration/kaggle/test_kaggle_acceptance.py", "tests/integration/kaggle/test_kaggle_crashes.py"),
-    *("tests/integration/kaggle/test_kaggle_program.py", "tests/integration/kaggle/test_kaggle_rehearsal.py"),
-    *("tests/integration/sagemaker/", "tests/integration/skypilot/", "tests/integration/targets/"),
-    *("tests/integration/web/test_approved_pictures.py", "tests/integration/web/test_web_api.py"),
-    *("tests/integration/test_acceptance.py", "tests/integration/test_certify.py", "tests/integration/test_scorers.py"),
-    *("tests/integration/test_daemon_manager.py", "tests/integration/test_each_run_alone.py"),
-    *("tests/integration/test_child_environment.py", "tests/integration/test_environment.py"),
-    *("tests/integration/test_killed_submit.py", "tests/integration/test_many_launches.py"),
-    *("tests/integration/test_manual_platform.py", "tests/integration/test_lying_buckets.py"),
-    *("tests/integration/test_no_foresight.py", "tests/integration/test_odd_numbers.py"),
-    *("tests/integration/test_planner_benchmark.py", "tests/integration/test_planner_oracle.py"),
-    *("tests/integration/test_planner_process.py", "tests/integration/test_solver_process.py"),
-    *("tests/integration/test_plugins.py", "tests/integration/test_tracker_example.py"),
+    *("tests/e2e/", "tests/conformance/test_platform", "tests/conformance/test_no_answer"),
+    *(f"tests/integration/{name}" for name in _SLOW_INTEGRATION.split()),
 )
 # Fixtures that start a server, a browser or a sandbox of this machine, or mount something as root.
 _SERVICE_FIXTURES = {"browser", "lab", "postgresql", "sandbox", "sshd", "tiny_disk"}
