@@ -136,6 +136,10 @@ def work(folder: Path) -> WorkTree:
 def resolve(folder: Path, revision: str) -> str:
     """Return the full name of a commit. Raises CodeError."""
     _check_owner(folder)
+    lender = folder / os.fsdecode(git(folder, "rev-parse", "--git-path", "objects/info/alternates").rstrip(b"\n"))
+    if lender.exists():
+        why = f"{lender} names another repository, whose commits would be packed as well"
+        raise CodeError(str(folder), why, "Run git repack -a -d, then remove that file")
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     try:
         return git(folder, *words).decode().strip()

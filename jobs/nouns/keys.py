@@ -168,7 +168,7 @@ _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = r"([a-z][a-z0-9-]+):"
 REPOSITORY = (
     r"(?a)hf:(?P<datasets>datasets/)?(?!datasets/)(?P<name>([\w-][\w.-]*/)?[\w-][\w.-]*)"
-    r"(@(?P<revision>[\w-][\w./-]*))?(#(?P<patterns>[!-~]+))?"
+    r"(@(?P<revision>(?!\S*\.\.)[\w-][\w./-]*))?(#(?P<patterns>[!-~]+))?"
 )
 _KAGGLE = r"(?a)kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?"
 _INPUTS_MAX = 20

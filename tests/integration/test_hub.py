@@ -208,7 +208,18 @@ def test_odd_answers_of_the_hub_are_refused_when_the_job_is_added(
 
 
 @pytest.mark.parametrize(
-    "source", ["hf:o/n?x=1", "hf:../../x/y", "hf:o/n\nx", "hf:o/n/p", "hf:o/..", "hf:o/n@v 1", "hf:o\0/n", "hf:"]
+    "source",
+    [
+        "hf:o/n?x=1",
+        "hf:../../x/y",
+        "hf:o/n\nx",
+        "hf:o/n/p",
+        "hf:o/..",
+        "hf:o/n@v 1",
+        "hf:o/n@a/../b",
+        "hf:o\0/n",
+        "hf:",
+    ],
 )
 def test_an_odd_name_is_refused_before_the_hub_is_asked(place: StandInHub, source: str) -> None:
     with pytest.raises(TreeError, match="names no repository of the Hub"):

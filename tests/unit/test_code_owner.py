@@ -97,6 +97,19 @@ def test_git_reads_no_file_of_a_folder_beyond_its_memory(folder: Path, git: Git)
         pack(Code(str(folder)), io.BytesIO())
 
 
+def test_a_commit_of_a_repository_that_lends_its_objects_is_refused(folder: Path, git: Git, tmp_path: Path) -> None:
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "private")
+    commit, borrower = git("rev-parse", "HEAD").strip(), tmp_path / "borrower"
+    git("init", "-q", str(borrower))
+    (borrower / "own.py").touch()
+    (borrower / ".git" / "objects" / "info" / "alternates").write_text(f"{folder / '.git' / 'objects'}\n")
+    with pytest.raises(CodeError, match="names another repository, whose commits would be packed"):
+        pack(Code(str(borrower), commit), io.BytesIO())
+    assert names(Code(str(borrower))) == {"own.py"}
+
+
 def test_a_head_that_links_to_its_own_branch_is_taken(folder: Path, git: Git) -> None:
     """As old versions of git wrote it; and a link that leads in a circle is walked once."""
     git("init", "-q", "-b", "main")
