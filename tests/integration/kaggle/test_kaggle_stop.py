@@ -172,12 +172,12 @@ def test_a_session_that_ends_just_before_its_cancel_keeps_what_it_saved(
     def cancel_late(session_id: int) -> dict[str, Any]:
         account.adapter().stop(KEY, account.now(), force=False)
         account.place.sessions()[0].join()
+        account.place.shows = lambda kernel: False  # denied and not listed once is no proof that it was deleted
         return dict(cancel(session_id))
 
     monkeypatch.setattr(account.place, "cancel", cancel_late)
     began = account.now()
     account.adapter().stop(KEY, began, force=True)
-    account.place.shows = lambda kernel: False  # denied and not listed once is no proof that it was deleted
     assert account.adapter().find([KEY], account.now()) == {}
     account.place.shows = shows
     for later in (121, 300):
