@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.payload.clock import stopwatch
@@ -263,7 +263,7 @@ class KagglePlatform:
                 # Create, once, the dataset that a relay session polls as its stop flag.
                 if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
                     self._inputs.give_sign(record.key, now)
-                    self._records.write(record.having(asked_at=now))
+                    self._records.write(replace(record, asked_at=now))
                 return
             if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
@@ -277,10 +277,10 @@ class KagglePlatform:
             # An accepted cancel proves nothing: if the session goes on, the kernel is deleted later. After a refused
             # one it is deleted now, unless the session has just ended and left its output.
             if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
-                self._records.write(record.having(cancelled_at=now))
+                self._records.write(replace(record, cancelled_at=now))
             elif (live := self._observer.look(record, now)) and live.state in _LIVE:
                 self._client.delete(slug)
-                self._records.write(record.having(deleted_at=now))
+                self._records.write(replace(record, deleted_at=now))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the payload's output; see Platform.logs. For a running session each call streams it from the start."""
@@ -317,7 +317,7 @@ class KagglePlatform:
             except TaskUnfinished as going:
                 raise Unfinished("kaggle", "collect", f"it goes on: {going.progress}") from None
             except Refused:
-                self._records.write(record.having(collected=True))
+                self._records.write(replace(record, collected=True))
                 raise
             except StoreError as error:
                 raise Unreachable("kaggle", "collect", str(error)) from error
@@ -410,7 +410,7 @@ class KagglePlatform:
             return self._end_at_once(intent, pushed, why, now)
         if pushed.invalid:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
-        return self._observer.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
+        return self._observer.observed(self._records.write(replace(intent, state="pushed")), SessionState.QUEUED)
 
     def _undo(self, intent: Record) -> None:
         """Forget a refused push, and delete the kernel without a session that it may have left."""
@@ -425,7 +425,7 @@ class KagglePlatform:
         if (slug != intent.slug or pushed.version <= 1) and not self._client.delete(slug):
             raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
         detail = f"stopped at once: {why}"
-        ended = intent.having(state="ended", started=now, ended=now, detail=detail, collected=True)
+        ended = replace(intent, state="ended", started=now, ended=now, detail=detail, collected=True)
         return self._observer.observed(self._records.write(ended), SessionState.ENDED)
 
     def _refusal(self, error: str, now: int) -> Refused:

@@ -37,11 +37,8 @@ from scheduler.rehearsal.folder import Rehearsal
 _IDLE_SECONDS = 20
 _AWS, _AWS_CREDENTIALS = "sagemaker", "aws.ini"
 _BUCKET = "artifacts"  # the folder of the emulator's bucket
-_STORE_OPTIONS = {
-    "bucket",
-    "region",
-    "create_only",
-}  # settings of the store that are kept; the others are those of the emulator
+# The settings of the store that are kept; the others are those of the emulator.
+_STORE_OPTIONS = {"bucket", "region", "create_only"}
 # For pools without an image. It has a valid form, since servers may check it; emulators ignore it.
 _IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-here:1", "ml.g4dn.xlarge"
 _KAGGLE, _KAGGLE_CREDENTIALS = "kaggle", "kaggle.json"

@@ -71,10 +71,6 @@ class Record:
     told: bool = True
     taken: bool = False
 
-    def having(self, **changes: Any) -> Record:
-        """Return the record with ``changes``."""
-        return replace(self, **changes)
-
 
 @dataclass(frozen=True, slots=True)
 class SessionWords:
@@ -451,20 +447,20 @@ class Observer:
         if status is None:
             return self._look_for_missing(record, now)
         if record.state == "intent" or record.missed_at is not None:
-            record = self._records.write(record.having(state="pushed", missed_at=None))
+            record = self._records.write(replace(record, state="pushed", missed_at=None))
         word, failure = status
         if word in _OVER:
             preempted = word == "CANCEL_ACKNOWLEDGED" and record.cancelled_at is None
-            return self._close(record.having(taken=preempted), f"{word.lower()} {failure}".strip(), now)
+            return self._close(replace(record, taken=preempted), f"{word.lower()} {failure}".strip(), now)
         if word in {"RUNNING", "CANCEL_REQUESTED"}:
             if record.started is None:
-                record = self._records.write(record.having(started=self._earliest_start(record, now)))
+                record = self._records.write(replace(record, started=self._earliest_start(record, now)))
             elif record.timeout_seconds is not None and now > record.started + record.timeout_seconds:
-                record = self._records.write(record.having(overran_at=now))
+                record = self._records.write(replace(record, overran_at=now))
             self._tail.follow(record)
             return self.observed(record, SessionState.RUNNING)
         if record.started is None:
-            record = self._records.write(record.having(queued_at=now))
+            record = self._records.write(replace(record, queued_at=now))
         return self.observed(record, SessionState.QUEUED)
 
     def observed(self, record: Record, state: SessionState) -> Observed:
@@ -504,15 +500,15 @@ class Observer:
             if now < record.void_from:
                 return None
             detail = "Kaggle does not have it, and no push of ours can still arrive"
-            record = self._records.write(record.having(state="void", detail=detail))
+            record = self._records.write(replace(record, state="void", detail=detail))
             return Observed(record.key, SessionState.ABSENT, "", detail=detail)
         if record.deleted_at is None and record.missed_at is None:
-            self._records.write(record.having(missed_at=now))
+            self._records.write(replace(record, missed_at=now))
             return None
         if record.missed_at is not None and now - record.missed_at < self._missed_seconds:
             return None
         preempted = record.deleted_at is None and record.cancelled_at is None
-        return self._close(record.having(taken=preempted), DELETED, now)
+        return self._close(replace(record, taken=preempted), DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
         """Return the earliest possible start of a running session, from which it is charged until it ends.
@@ -531,7 +527,7 @@ class Observer:
         last observation may be hours ago.
         """
         if record.over_at is None:
-            record = self._records.write(record.having(over_at=now))
+            record = self._records.write(replace(record, over_at=now))
         over_at = record.over_at or now
         try:
             log = self._tail.keep(record)
@@ -551,8 +547,8 @@ class Observer:
             latest = min(latest, math.ceil((began or started) + log.ended_after) + 1)
         elif record.timeout_seconds is not None:
             latest = min(latest, max(started + record.timeout_seconds, record.overran_at or 0))
-        closed = record.having(
-            state="ended", started=started, ended=max(started, latest), detail=detail, told=is_reported
+        closed = replace(
+            record, state="ended", started=started, ended=max(started, latest), detail=detail, told=is_reported
         )
         return self.observed(self._records.write(closed), SessionState.ENDED)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_restarted_daemon_goes_on_where_the_file_ends(account: Account) -> Non
     for cut in (0, 1, len(whole) // 2, len(whole) - 3):
         live.write_bytes(whole[:cut])
         tail: Any = account.adapter()
-        record = tail._records.read(KEY).having(state="pushed")
+        record = replace(tail._records.read(KEY), state="pushed")
         tail._tail.catch_up(record)
         assert lines_of(live.read_bytes()) == WANTED
 
