@@ -48,6 +48,7 @@ _ORDER = (
 )
 # These start processes, emulators or a planner again and again: too much work for `make test`, even without services.
 _SLOW_INTEGRATION = """
+    bridge/test_agents bridge/test_mcp
     kaggle/test_kaggle_acceptance kaggle/test_kaggle_crashes kaggle/test_kaggle_program kaggle/test_kaggle_rehearsal
     local_platform/ sagemaker/ skypilot/ targets/ web/test_approved_pictures web/test_web_api
     test_acceptance test_certify test_child_environment test_daemon_manager test_each_run_alone test_environment

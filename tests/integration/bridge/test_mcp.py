@@ -22,6 +22,7 @@ from scheduler.verbs.arguments import CommandFailed
 from scheduler.verbs.surface import Processes, Surface
 from scheduler.verbs.table import VERBS
 from tests.lab.mcp_client import refused, state, talk, used
+from tests.lab.patience import PATIENCE_SECONDS
 from tests.lab.port import talking
 from tests.lab.web.world import World
 
@@ -41,7 +42,7 @@ def talk_within(world: World, work: Callable[[Client], Awaitable[None]], **optio
     surface = Surface(app, "agent", world.config, lambda error: document_of(error, GlobalOptions()))
 
     async def run() -> None:
-        with anyio.fail_after(200):
+        with anyio.fail_after(2 * PATIENCE_SECONDS):
             async with Client(server(surface, lambda: "", changes=True), **options) as client:
                 await work(client)
 
