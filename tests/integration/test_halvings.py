@@ -192,3 +192,29 @@ def test_nobody_is_promoted_when_the_budget_is_spent(make_ports: Callable[..., P
     assert isinstance(state, Done)
     world.cycle.run()
     assert world.record("lr-a").spec.target_step == 30
+
+
+def test_a_job_keeps_a_budget_of_its_own(make_ports: Callable[..., Ports]) -> None:
+    world = World(make_ports)
+    with world.database.write() as tx:
+        jobs.add(tx, JobSpec("alone", "job", ("train",), 10, 100.0, budget_seconds=HOUR), world.clock.now())
+    world.start("alone", hours=2)
+    with world.database.read() as tx:
+        assert ledger.device_seconds(tx, ["alone"], 0) == {"alone": HOUR}
+        assert budgets(tx)["job alone"] == 0
+    world.finish("alone", None, "yielded")
+    with world.database.read() as tx:
+        used = ledger.device_seconds(tx, ["alone"], 0)["alone"]
+        assert 0 < used < HOUR
+        assert budgets(tx)["job alone"] == HOUR - used
+    world.start("alone", hours=2)
+    assert isinstance(world.record("alone").state, Active)
+    world.finish("alone", None, "yielded")
+    spec = replace(world.record("alone").spec, budget_seconds=used)
+    queue.edit(world.database, "alone", spec, world.clock.now(), "ann")
+    world.start("alone", hours=2)
+    with world.database.read() as tx:
+        snapshot = load_snapshot(tx, world.ports.pools, world.clock.now(), 24 * HOUR)
+    blocked = next(view.blocked for view in snapshot.jobs if view.name == "alone")
+    assert isinstance(blocked, BudgetSpent)
+    assert blocked.sentence().endswith("queue edit alone --set budget=TIME")

@@ -37,7 +37,9 @@ defmodule UffScheduler do
   @impl true
   def init(options) do
     client = options[:name] || UffScheduler.Client
-    wanted = options |> Keyword.take([:command, :config, :agent, :env, :telemetry]) |> Keyword.put(:name, client)
+
+    wanted =
+      options |> Keyword.take([:command, :config, :agent, :env, :telemetry]) |> Keyword.put(:name, client)
 
     Supervisor.init(
       [
