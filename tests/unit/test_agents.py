@@ -12,7 +12,7 @@ from config.settings import AgentLimits, AgentSettings
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY, HOUR
 from jobs.problem import NotFound, Refusal
-from jobs.spec import Halving, JobSpec
+from jobs.spec import TEST_SET, Evaluation, Halving, Input, JobSpec, QualityGate
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.requests import agents, queue
@@ -108,6 +108,12 @@ def test_a_halved_sweep_counts_once_with_its_budget(database: Database) -> None:
     sweep = [replace(job(f"lr-{name}"), budget_seconds=None, sweep="lr", halving=rule) for name in "abc"]
     add(database, *sweep)
     assert reserved(database) == HOUR
+
+
+def test_a_job_whose_evaluations_come_on_top_waits_for_a_person(database: Database) -> None:
+    scored = Evaluation(("score",), Input(TEST_SET, "/data/test.jsonl", "d" * 64))
+    with pytest.raises(NeedsApproval, match="evaluations"):
+        add(database, job("a", 60, evaluation=scored, gates=(QualityGate("loss", "threshold", maximum=1.0),)))
 
 
 def test_a_job_without_a_budget_gets_what_it_needs_with_its_set_ups() -> None:

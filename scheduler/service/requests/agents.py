@@ -82,6 +82,8 @@ def require_hours(tx: Connection, specs: Sequence[JobSpec], limits: AgentLimits,
     for spec in specs:
         budgets[halvings.account(spec)] = max(budgets.get(halvings.account(spec), 0), halvings.budget_of(spec))
     wanted, day = sum(budgets.values()), reserved_on_day(tx, now)
+    if any(spec.evaluation is not None for spec in specs):
+        raise NeedsApproval("evaluations of its checkpoints use hours beyond its budget")
     if wanted > limits.change_seconds:
         allowed = f"the {limits.change_seconds / HOUR:g} that an agent may use without asking"
     elif day + wanted > limits.day_seconds:

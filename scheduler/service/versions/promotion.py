@@ -217,6 +217,8 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         inputs=(*(one for one in spec.inputs if one.name != TEST_SET), replace(test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
+        budget_seconds=None,  # which is for training
+        agent="",
         evaluation=None,
         gates=(),
     )
