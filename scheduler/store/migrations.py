@@ -226,10 +226,7 @@ def _models(op: Operations) -> None:
 def _make_versions(op: Operations) -> None:
     """Add versions and the counters of their numbers."""
     op.create_table(
-        "models",
-        *key(_TEXT, "name"),
-        *required(_WHOLE, "counter"),
-        sa.ForeignKeyConstraint(["name"], ["jobs.name"]),
+        "models", *key(_TEXT, "name"), *required(_WHOLE, "counter"), sa.ForeignKeyConstraint(["name"], ["jobs.name"])
     )
     op.create_table(
         "model_versions",

@@ -88,10 +88,7 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
 
 
 @command("schedctl checkpoints verify", "schedctl checkpoints verify ufm")
-def verify(
-    cli: Cli,
-    subject: Annotated[str | None, argument("JOB|KEY", "Default: all.")] = None,
-) -> None:
+def verify(cli: Cli, subject: Annotated[str | None, argument("JOB|KEY", "Default: all.")] = None) -> None:
     """Check every byte of checkpoints. Exits with 9 when one is damaged.
 
     Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.

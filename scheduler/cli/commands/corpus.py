@@ -231,10 +231,7 @@ def show_leaks(
 
 
 @command("schedctl corpus verify", "schedctl corpus verify 3f2a")
-def verify_corpora(
-    cli: Cli,
-    version: Annotated[str | None, argument("VERSION", "Default: all.")] = None,
-) -> None:
+def verify_corpora(cli: Cli, version: Annotated[str | None, argument("VERSION", "Default: all.")] = None) -> None:
     """Check every byte of versions and their mixtures. Exits with 9 when one is damaged or missing.
 
     Nothing is changed.

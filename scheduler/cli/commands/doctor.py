@@ -29,10 +29,7 @@ from scheduler.store import versions
 
 
 @command("schedctl config show", "schedctl config show daemon --json", kind=Listing)
-def show(
-    cli: Cli,
-    prefix: Annotated[str, argument("KEY", "Only keys that begin so.")] = "",
-) -> None:
+def show(cli: Cli, prefix: Annotated[str, argument("KEY", "Only keys that begin so.")] = "") -> None:
     """Show every setting with its value and where it came from. Secrets are hidden."""
     entries = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
     cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in entries]})

@@ -24,8 +24,7 @@ _SHORTEST_SECONDS = 3_600  # shorter sessions would mostly be start, minimum len
 
 @command("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
-    cli: Cli,
-    demo: Annotated[bool, option("--demo", "Also write models to play with, beside the settings.")] = False,
+    cli: Cli, demo: Annotated[bool, option("--demo", "Also write models to play with, beside the settings.")] = False
 ) -> None:
     """Find what this machine has, write its settings and make the database.
 

@@ -56,8 +56,7 @@ def show_versions(out: Output, listed: Sequence[Model]) -> bool:
 
 @command("schedctl models list", "schedctl models list ufm", kind=Listing)
 def list_models(
-    cli: Cli,
-    model: Annotated[str | None, argument("MODEL", "Only of this model.", autocompletion=job_names)] = None,
+    cli: Cli, model: Annotated[str | None, argument("MODEL", "Only of this model.", autocompletion=job_names)] = None
 ) -> None:
     """List models and what became of their versions."""
     with cli.app.database.read() as tx:
@@ -107,11 +106,7 @@ def compare(cli: Cli, first: VersionName, second: VersionName) -> None:
 
 
 @command("schedctl models pull ufm@3 ./ufm-3")
-def pull(
-    cli: Cli,
-    version: NamedVersion,
-    folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
-) -> None:
+def pull(cli: Cli, version: NamedVersion, folder: Annotated[Path, argument("DIR", "A new or empty folder.")]) -> None:
     """Copy a version's checkpoint out of the store, checked."""
     with cli.app.database.read() as tx:
         chosen = meant(tx, version)

@@ -108,8 +108,7 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
 
 @command("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
 def quota(
-    cli: Cli,
-    pool: Annotated[str | None, argument("POOL", "Only of this pool.", autocompletion=pool_names)] = None,
+    cli: Cli, pool: Annotated[str | None, argument("POOL", "Only of this pool.", autocompletion=pool_names)] = None
 ) -> None:
     """Show of each quota the limit, what is used, reserved and free, and its reset."""
     if pool is not None:
@@ -142,8 +141,7 @@ def quota(
 
 @command("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)
 def cost(
-    cli: Cli,
-    weeks: Annotated[int, option("--weeks", "So many weeks, this one included.", min=1, max=100)] = 1,
+    cli: Cli, weeks: Annotated[int, option("--weeks", "So many weeks, this one included.", min=1, max=100)] = 1
 ) -> None:
     """Show the hours and the money of each job, pool and week: spent, and planned by the newest plan.
 

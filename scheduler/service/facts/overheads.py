@@ -175,10 +175,7 @@ def patience(
 
     own, stall = measured.get((spec.name, pool.name)), spec.stall
     speed = own.steps_per_second if own is not None and own.samples else spec.steps_per_hour / HOUR * pool.speed
-    idle = {
-        "idle_seconds": _bound(stall.idle_seconds, None, _WATCH_WALL, scale),
-        "idle_below": stall.idle_below,
-    }
+    idle = {"idle_seconds": _bound(stall.idle_seconds, None, _WATCH_WALL, scale), "idle_below": stall.idle_below}
     if spec.whole:  # it reports and saves nothing before its end; the limit applies to its whole time
         ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
         return {
