@@ -143,10 +143,6 @@ def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
                 yield row["source"], row["text"]
 
 
-if __name__ == "__main__":
-    serve(lambda question: leaks_of(*question))
-
-
 # Test sets: the one that a definition names, or one made of the held-out texts of a corpus.
 ITEMS = 300  # most items made of a corpus; a file of items may have more
 TEXT_CHARACTERS = 1_000  # of an item; the rest is cut
@@ -226,3 +222,7 @@ def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
             domain = row["domains"][0] if row["domains"] else ""
             text = row["text"][:TEXT_CHARACTERS]
             yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
+
+
+if __name__ == "__main__":
+    serve(lambda question: leaks_of(*question))

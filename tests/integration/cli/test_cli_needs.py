@@ -27,8 +27,21 @@ from scheduler.daemon import status_line
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import _ALERTS
 from scheduler.service.faults.isolation import JOB_POISONED, POISONED, RECOVERED
+from scheduler.service.requests import agents
 from scheduler.service.versions import promotion
-from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
+from scheduler.store import (
+    checkpoints,
+    conditions,
+    deployments,
+    due,
+    evaluations,
+    events,
+    jobs,
+    limits,
+    outbox,
+    runs,
+    versions,
+)
 from scheduler.store.engine import Database
 from scheduler.store.plans import save as save_plan
 from scheduler.store.versions import Version
@@ -189,6 +202,12 @@ def happen(kind: str, subject: str, at: int = BEFORE, **data: Any) -> Change:
     return lambda tx: events.append(tx, kind, subject, at, **data)
 
 
+def ask(tx: Any) -> None:
+    """Let an agent propose what a person has to approve."""
+    about = {"verb": "queue.hold", "args": {"job": "late"}, "digest": "", "preview": {}}
+    events.append(tx, conditions.PROPOSED, "3f2a9c0d1b7e", BEFORE, "agent:mcp", why="more hours than today", **about)
+
+
 FAILED = asdict(Work("letters", "failed", BEFORE, "connection refused"))
 STANDING = asdict(Work("artifact store", "standing still", BEFORE, ""))
 KINDS: dict[str, list[Kind]] = {
@@ -242,6 +261,7 @@ KINDS: dict[str, list[Kind]] = {
     "session without a run": [
         Kind("uff-lost-0009", happen("session.orphan", "uff-lost-0009", pool="shared", remote_id="x"), after=7_200)
     ],
+    "agent asks": [Kind("3f2a9c0d1b7e", ask, happen(agents.REJECTED, "3f2a9c0d1b7e", why=""), typed=False)],
     "checkpoint damaged": [
         Kind(
             "jobs/x/manifests/1.json",
