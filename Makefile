@@ -23,7 +23,7 @@ run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=opti
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
 
 # Types are checked on one core while the tests begin on the other; three workers keep both busy afterwards.
-test: .venv/ready-dev ## Run every check, and every test without root and services (four minutes; ARGS=options of pytest)
+test: .venv/ready-dev ## Run every check, and every test without root and services (ten minutes; ARGS=options of pytest)
 	.ci/kagglesdk.sh
 	lint=$$(mktemp); $(MAKE) --no-print-directory lint >"$$lint" 2>&1 & \
 		$(BIN)/python -m pytest $(PARALLEL) 3 -m "not services" $(ARGS) || failed=yes; \
