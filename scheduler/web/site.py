@@ -10,7 +10,7 @@ from inspect import Signature
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -188,9 +188,14 @@ _ALWAYS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_LISTS = {
+    alias_of(name) for verb in VERBS.values() for name, one in verb.keywords.items() if "list[" in str(one.annotation)
+}
+
+
 def api_routes(surface: Surface) -> APIRouter:
     """Return the routes below /api/v1."""
-    api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
+    api = APIRouter(prefix="/api/v1", responses=_ALWAYS, dependencies=[Depends(_refuse_repeated)])
     for verb in VERBS.values():
         if verb.who == "readers":
             api.add_api_route(verb.address, _endpoint(surface, verb), name=verb.name.replace(".", "_"), methods=["GET"])
@@ -201,6 +206,13 @@ def api_routes(surface: Surface) -> APIRouter:
         return render(archive.report(surface, week), form)
 
     return api
+
+
+def _refuse_repeated(request: Request) -> None:
+    """Refuse a parameter that is there twice, of which FastAPI would silently read the last, unless it is a list."""
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    if repeated := sorted(name for name, number in times.items() if number > 1 and name not in _LISTS):
+        raise HTTPException(422, f"{', '.join(repeated)[:200]} is given more than once")
 
 
 def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:

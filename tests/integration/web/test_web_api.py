@@ -134,6 +134,12 @@ def test_health_tells_whether_a_daemon_leads_and_finishes_cycles(make_world: Cal
         assert site.json("/api/v1/status")["leader"] is None
 
 
+def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(site: Any) -> None:
+    answer = site.get("/api/v1/events?subject=one&subject=other")
+    assert (answer.status_code, answer.json()["why"]) == (422, "subject is given more than once")
+    assert site.get("/api/v1/events?kinds=job.add&kinds=job.hold").status_code == 200
+
+
 def test_errors_are_problem_details(site: Any) -> None:
     answer = site.get("/api/v1/jobs/nobody")
     assert answer.headers["content-type"] == PROBLEM
