@@ -27,12 +27,14 @@ STATES = {  # what must be equal, byte for byte
     "plain": ("state.json",),
     "shell": ("state",),
     "pytorch": ("model.pt", "optimiser.pt", "state.pt"),
+    "accelerate": ("model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"),
     "transformers": ("model.safetensors",),
     "lightning": ("model.pt",),
     "jax": ("weights.npz", "first.npz", "second.npz", "step"),
 }
 NEEDED = {
     "pytorch": ("torch",),
+    "accelerate": ("torch", "accelerate"),
     "transformers": ("torch", "transformers"),
     "lightning": ("torch", "lightning"),
     "jax": ("jax",),
