@@ -135,7 +135,7 @@ DAMAGE: dict[Callable[[Path], None], str] = {
     no_model: "is no model: it has no config.json",
     an_adapter: "has an adapter",
     no_weights: "has no weights",
-    cut_off: "model.safetensors is not whole",
+    cut_off: "model.safetensors is not complete",
     no_shard: "lacks model-00002-of-00002.safetensors",
     no_tokenizer: "has no tokenizer that can be loaded",
     lost_weights: "lacks 3 of its weights (model.layers.1.mlp.down_proj.weight, ",
@@ -212,7 +212,7 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     with_device(unasked, SHORT.format(tokens=256))
     refused = unasked.session()
     assert (refused["outcome"], refused["error_class"]) == ("failed", "oom"), unasked.log()
-    assert "or let it become another training (E2): --may-change optimizer,length" in refused["message"]
+    assert "or allow another training (E2): --may-change optimizer,length" in refused["message"]
 
 
 def test_an_optimizer_in_8_bits_is_kept_for_good(make_desk: Callable[..., Desk]) -> None:

@@ -136,7 +136,7 @@ def test_a_file_of_deepspeeds_own_says_more_of_zero(make_desk: Callable[..., Des
     desk = make_desk("desk", "--deepspeed", str(tmp_path / "ds_config.json"), target=2)
     run = desk.run()
     assert run.codes == [0], run.said
-    assert "(ZeRO-3 and the machine)" in run.said
+    assert "(ZeRO-3 and host memory)" in run.said
     assert desk.kept("fingerprint.json")["place"]["shared out"] == "ZeRO-3, offloaded"
 
 
