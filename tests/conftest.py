@@ -112,9 +112,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test of a service where the service is missing and CI is ``true``: there everything must be tried."""
+    """Fail a test of a service where the service is missing and CI is ``true``: there everything must be tried.
+
+    What waits for the packages of `make test-nightly` may be left out.
+    """
     report = yield
-    if report.skipped and os.environ.get("CI") == "true" and item.get_closest_marker("services"):
+    is_of_service = (
+        item.get_closest_marker("e2e")
+        or needs_service(item)
+        or any(mark.args for mark in item.iter_markers("services"))
+    )
+    if report.skipped and os.environ.get("CI") == "true" and is_of_service:
         report.outcome, report.longrepr = "failed", f"CI=true, and skipped: {report.longrepr}"
     return report
 
