@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 
+from scheduler.store import migrations
 from scheduler.store.schema import Serial, complete, key, one_of, optional, required, rows
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def _first(op: Operations) -> None:
     _make_records(op)
     _make_knowledge(op)
     _make_housekeeping(op)
-    if not _is_sqlite(op):
+    if not migrations._is_sqlite(op):
         op.execute(
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation'; END $$"
         )
-    _append_only(op, "events", "ledger")
+    migrations._append_only(op, "events", "ledger")  # of the steps that were released: it never changes
     op.execute("INSERT INTO lease (id, holder, epoch, until) VALUES (1, '', 0, 0)")
 
 
@@ -189,23 +190,3 @@ def _make_housekeeping(op: Operations) -> None:
         sa.UniqueConstraint("kind", "period", "channel"),
     )
     op.create_index("ix_outbox_pending", "outbox", ["retry_at"], **rows("sent_at IS NULL"))
-
-
-def _append_only(op: Operations, *tables: str) -> None:
-    """Let the database refuse to change or delete a row of these tables."""
-    for table in tables:
-        if _is_sqlite(op):
-            for change in ("UPDATE", "DELETE"):
-                op.execute(
-                    f"CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table} "
-                    f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-                )
-        else:
-            op.execute(
-                f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-                "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-            )
-
-
-def _is_sqlite(op: Operations) -> bool:
-    return op.get_context().dialect.name == "sqlite"

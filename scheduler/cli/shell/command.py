@@ -93,7 +93,7 @@ class Listing(CliCommand):
 
 
 class Later(TyperCommand):
-    """Placeholder for a command that is imported on first use; keeps imports out of commands that do not need them.
+    """A command by its summary alone: its module is imported on first use, so that other commands start without it.
 
     ``where`` is ``module:function`` in scheduler.cli.commands, or ``module`` if the module holds a group ``app``.
     """
@@ -111,7 +111,7 @@ class Later(TyperCommand):
 
 
 def whole(command: Any) -> Any:
-    """Return a command of a group; a placeholder is loaded first."""
+    """Return a command of a group; one that is known by its summary alone is loaded first."""
     return command.load() if isinstance(command, Later) else command
 
 

@@ -421,8 +421,8 @@ def _check_parts(world: World, session: Session, run: Run | None) -> None:
 def _must_be_booked(session: Session, run: Run | None) -> list[Bill]:
     """Return the interval that the books of a session must equal or cover, if it was billed.
 
-    One that began after all that was held for it, where no times are known, is booked at least as far as it was held:
-    nobody knows how much longer it was there.
+    If a platform reports no times, and a session began after the end of its hold, the books cover the hold at least:
+    nobody knows how much longer the session ran.
     """
     bill = session.bill()
     if bill is None or bill[1] <= bill[0]:
