@@ -98,7 +98,7 @@ def surface_of(cli: Cli, agent: str) -> Surface:
     if not agent:
         return Surface(cli.app, cli.who, cli.options.config, tell)
     if not _NAME.fullmatch(agent):
-        raise UsageFault(f"--agent {agent}", "this is no name", "Use a to z, 0 to 9, and . _ - after the first of them")
+        raise UsageFault(f"--agent {agent}", "this is not a name", "Use a to z and 0 to 9, after the first also . _ -")
     return AgentSurface(cli.app, agent, cli.options.config, tell)
 
 
