@@ -76,6 +76,7 @@ class Port:
         finally:
             self.subscriptions.close()
             self.surface.commands.close()
+            self.writer.close()
 
     def _take(self, body: bytes) -> None:
         tag: Tag | None = None
@@ -400,3 +401,10 @@ class Writer:
                 rest = memoryview(frame)[written:]
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
+
+    def close(self) -> None:
+        """Write nothing more: another file may have the descriptor's number once its owner has closed it.
+
+        The lock is not taken: a thread may hold it until the reader takes its frame.
+        """
+        self._descriptor = -1

@@ -100,6 +100,8 @@ def conversation(surface: Surface, data: bytes) -> list[dict[str, Any]]:
             said += piece
         serving.join(WAIT_SECONDS)
         assert not serving.is_alive()
+        with pytest.raises(OSError, match="descriptor"):  # the next conversation may have the same number
+            port.writer.write(b"an answer that comes late")
     feeding.join(WAIT_SECONDS)
     assert not feeding.is_alive()
     return list(frames(bytes(said)))
