@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reasons import Outbid
 from scheduler.core.run import Ended, Running, lane_seconds
+from scheduler.service.facts import halvings
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.quota.audit import SETTLED_SECONDS
 from scheduler.store import checkpoints, conditions, events, jobs, ledger, plans, rates, runs, schema, watched
@@ -175,22 +177,24 @@ def check_truth(world: World, database: Database) -> None:
 
 
 def _check_budgets(world: World, tx: Connection, given_up: Collection[str]) -> None:
-    """Raise Violation when the jobs of a sweep were billed more than its budget, on all devices together."""
-    rules = {spec.name: spec.halving for spec in world.specs.values() if spec.halving is not None}
-    if not rules:
-        return
-    used = tolerance = 0
-    for run in runs.since(tx, 0):
+    """Raise Violation when a job, or a sweep, was billed more than its budget, on all devices together."""
+    budgets = {
+        account: halvings.budget_of(spec) for spec in world.specs.values() if (account := halvings.account(spec))
+    }
+    used: Counter[str] = Counter()
+    tolerance: Counter[str] = Counter()
+    for run in runs.since(tx, 0) if budgets else ():
         session = world.places[run.pool].sessions.get(run.key)
-        mine = [lane.index for lane in run.lanes if lane.job in rules]
-        broken = session is None or session.fate.stays_seconds or run.key in given_up
-        if mine and session is not None and not broken and (bill := session.bill()) is not None:
-            parts = lane_seconds(run.lanes, *bill)
-            used += sum(parts[index] for index in mine)
-            tolerance += 2 * _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
-    budget = next(iter(rules.values())).budget_seconds
-    if used > budget + tolerance:
-        raise Violation("a sweep keeps its budget", f"{used} device seconds were billed, of {budget}")
+        if session is None or session.fate.stays_seconds or run.key in given_up or (bill := session.bill()) is None:
+            continue
+        parts = lane_seconds(run.lanes, *bill)
+        for lane in run.lanes:
+            if account := halvings.account(world.specs[lane.job]):
+                used[account] += parts[lane.index]
+                tolerance[account] += 2 * _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+    for account, budget in budgets.items():
+        if used[account] > budget + tolerance[account]:
+            raise Violation("a budget is kept", f"{account}: {used[account]} device seconds were billed, of {budget}")
 
 
 def _check_halvings(world: World, tx: Connection) -> None:

@@ -24,6 +24,7 @@ _FIRST_DAYS = (1_774_224_000, 1_772_409_600, 1_774_828_800, 1_792_972_800, 1_775
 _SICK = 0.4
 _UNLAUNCHABLE = 0.25
 _SWEEPS = 0.25
+_BUDGETS = 0.2  # of the jobs that no other waits for
 _ANY_DAY = 1_767_571_200
 
 
@@ -52,7 +53,7 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
     start = (rng.choice(_FIRST_DAYS) if rng.random() < 0.6 else _ANY_DAY + rng.randrange(52) * WEEK) + rng.randrange(
         2 * DAY
     )
-    jobs = _with_stop_rules(seed, _draw_jobs(rng, pools, weeks))
+    jobs = _with_budgets(seed, _with_stop_rules(seed, _draw_jobs(rng, pools, weeks)))
     return Scenario(
         seed=seed,
         zone=zone,
@@ -72,6 +73,19 @@ def _with_stop_rules(seed: int, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...
     rng = Random(f"stop rules in {seed}")
     rules = (StopRule("loss", patience=rng.choice((1, 3)), least=0.02), StopRule("loss", value=0.3))
     return tuple(replace(job, stop=rng.choice(rules)) if rng.random() < 0.25 else job for job in jobs)
+
+
+def _with_budgets(seed: int, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...]:
+    """Return jobs of which some have a budget that may be too small; never the one that others wait for."""
+    rng = Random(f"budgets in {seed}")
+    return jobs[:1] + tuple(
+        replace(
+            job, budget_seconds=max(60, round(job.target_step / job.steps_per_hour * HOUR * rng.choice((0.3, 1, 3))))
+        )
+        if rng.random() < _BUDGETS
+        else job
+        for job in jobs[1:]
+    )
 
 
 def _draw_sweep(seed: int) -> list[JobSpec]:
