@@ -12,7 +12,7 @@ from scheduler.store import due, events
 from scheduler.store.engine import open_database
 from scheduler.store.lease import current
 from scheduler.store.verify import verify
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 CONFIG = """
@@ -101,7 +101,7 @@ def test_a_clock_that_is_set_stops_nothing(machine: Machine, offset: str, second
     until(lambda: machine.log.read_text().count("clock.set") == 2, "the second notice")
     machine.goes_on()
     machine.daemon.terminate()
-    assert machine.daemon.wait(60) == 0, machine.log.read_text()
+    assert machine.daemon.wait(PATIENCE_SECONDS) == 0, machine.log.read_text()
     with machine.database.read() as tx:
         assert current(tx) is None
         kinds = [event.kind for event in events.tail(tx)]

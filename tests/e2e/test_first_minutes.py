@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.clock import stopwatch
-from tests.lab.patience import slowness, until
+from tests.lab.patience import PATIENCE_SECONDS, slowness, until
 from tests.lab.typed import told
 
 SCRIPT = """\
@@ -74,4 +74,4 @@ def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(
         until(lambda: not status()["runs"], "the session saves and ends", every=0.5)
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=PATIENCE_SECONDS)

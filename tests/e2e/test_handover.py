@@ -14,7 +14,7 @@ import pytest
 from scheduler.clock import real_now
 from scheduler.store.engine import open_database
 from scheduler.views.needs import needs
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 from tests.lab.typed import told
 
 SETTINGS = """
@@ -79,7 +79,7 @@ def daemon(tmp_path: Path, schedctl: Type) -> Iterator[None]:
         process = subprocess.Popen(words, cwd=tmp_path, stderr=log, stdout=log)
     yield
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, (tmp_path / "daemon.log").read_text()
+    assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "daemon.log").read_text()
 
 
 def wanted(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import files_called, until
+from tests.lab.patience import PATIENCE_SECONDS, files_called, until
 from tests.lab.sky_server import SkyServer
 from tests.lab.typed import told
 
@@ -104,7 +104,7 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
         until(lambda: not server.clusters, "the end of its machine")
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=PATIENCE_SECONDS)
     said = "".join(path.read_text() for path in files_called("job-1.log", folder))
     begun = sorted(map(int, re.findall(r"begins at (\d+)", said)))
     assert begun[0] == 0 < begun[1]

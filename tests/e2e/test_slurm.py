@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import files_called, until
+from tests.lab.patience import PATIENCE_SECONDS, files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -90,7 +90,7 @@ class Cluster:
             yield
         finally:
             daemon.terminate()
-            daemon.wait(timeout=60)
+            daemon.wait(timeout=PATIENCE_SECONDS)
 
     def runs(self) -> list[dict[str, Any]]:
         """Return all sessions by key."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.clock import real_now
-from tests.lab.patience import files_called, until
+from tests.lab.patience import PATIENCE_SECONDS, files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -116,7 +116,7 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
         until(lambda: all(run["state"] == "ended" for run in runs().values()), "their ends")
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=PATIENCE_SECONDS)
     ended = runs()
     assert set(ended) == {"narrow", "wide"}
     assert {run["key"]: (run["started"], run["ended"]) for run in ended.values()} == lab.books()

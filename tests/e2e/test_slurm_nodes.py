@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import files_called, until
+from tests.lab.patience import PATIENCE_SECONDS, files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -151,7 +151,7 @@ class Cluster:
             until(lambda: all(run["state"] == "ended" for run in self.runs()), "the end of all sessions")
         finally:
             running.terminate()
-            running.wait(timeout=60)
+            running.wait(timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")

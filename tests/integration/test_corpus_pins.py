@@ -24,6 +24,7 @@ from scheduler.service.requests import queue
 from scheduler.service.upkeep.housekeeping import retain_trees
 from scheduler.store import events, jobs, runs, trees
 from scheduler.store.engine import Database
+from tests.lab.patience import PATIENCE_SECONDS
 
 NOW = 1_795_000_000
 
@@ -156,7 +157,7 @@ def test_a_build_that_goes_on_elsewhere_is_waited_for_and_used(world: SimpleName
         other.start()
         while not said:
             other.join(0.01)
-    other.join(60)
+    other.join(PATIENCE_SECONDS)
     assert said[0] == "waits for a build that goes on elsewhere"
     assert said[-1] == "writing the corpus, 80 % done"
 

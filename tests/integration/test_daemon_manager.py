@@ -18,7 +18,7 @@ import pytest
 from scheduler import line
 from scheduler.store import events, limits
 from scheduler.store.engine import open_database
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 CONFIG = """
 state_dir = "state"
@@ -134,7 +134,7 @@ def test_stopping_is_told_with_a_request_for_time_and_the_line_goes(manager: Man
     manager.daemon.send_signal(signal.SIGTERM)
     assert "sessions go on" in manager.hear_until("STOPPING")["STATUS"]
     assert int(manager.hear_until("EXTEND_TIMEOUT_USEC")["EXTEND_TIMEOUT_USEC"]) == 30_000_000
-    assert manager.daemon.wait(60) == 0
+    assert manager.daemon.wait(PATIENCE_SECONDS) == 0
     assert [line.read(folder) for folder in folders] == [None, None]
 
 

@@ -22,6 +22,7 @@ from platforms.registry import PlatformContext
 from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.clock import SchedulerClock
 from tests.lab.clocks import starting_now
+from tests.lab.patience import PATIENCE_SECONDS
 
 EPOCH = 1_000_000
 HOUR = 3_600
@@ -98,7 +99,9 @@ class Desk:
         cells = json.loads((self.folder / "desk" / f"{key}.ipynb").read_bytes())["cells"]
         (self.folder / "cell.py").write_text("".join(cells[1]["source"]))
         words = [sys.executable, str(self.folder / "cell.py")]
-        return subprocess.run(words, cwd=self.folder / "desk", capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            words, cwd=self.folder / "desk", capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
 
     def give(self, key: str, archive: Path | None = None) -> None:
         """Hand in a result and let the daemon collect it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.clock import Clock
+from tests.lab.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_the_example_runs_under_the_agent_and_resumes(repository: Path, tmp_path
         }  # fmt: skip
         (tmp_path / "launch.json").write_text(json.dumps(launch))
         agent = [sys.executable, str(repository / "jobs/payload/agent.py"), str(tmp_path / "launch.json")]
-        subprocess.run(agent, check=True, capture_output=True, timeout=60)
+        subprocess.run(agent, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
         result = json.loads((store / f"runs/toy-{attempt:04d}/lane-0/result.json").read_bytes())
         assert (result["outcome"], result["checkpoint_step"]) == ("finished", target), result
         assert result["loss"] == pytest.approx(10 * 0.9**target)
@@ -52,7 +53,7 @@ def test_the_example_runs_under_the_agent_and_resumes(repository: Path, tmp_path
 def test_the_kit_works_outside_a_session(repository: Path, tmp_path: Path, example: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCHED_")}
     environment["PYTHONPATH"] = str(repository / "jobs/payload/trainers")
-    subprocess.run([sys.executable, example], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, example], cwd=tmp_path, env=environment, check=True, timeout=PATIENCE_SECONDS)
     assert json.loads((tmp_path / "checkpoints/step-00001000/meta.json").read_bytes())["step"] == 1000
 
 
@@ -70,7 +71,7 @@ def test_the_script_of_the_tutorial_is_resumed(repository: Path, tmp_path: Path)
             cwd=tmp_path,
             env={**environment, "SCHED_TARGET_STEP": target},
             check=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             capture_output=True,
             text=True,
         )
@@ -102,7 +103,7 @@ def test_a_disk_that_is_full_for_the_trainer_costs_a_checkpoint_not_the_training
         "PYTHONPATH": str(repository / "jobs/payload/trainers"),
         "SCHED_PROGRESS": str(tmp_path / "progress"),
     }
-    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=PATIENCE_SECONDS)
     said = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
     assert [next(iter(line)) for line in said] == ["saving", "save_failed", "saving", "saved"]
     assert "No space left" in said[1]["save_failed"]
@@ -124,7 +125,7 @@ def test_a_library_that_takes_the_signals_for_itself_does_not_keep_them(reposito
         "assert training.should_save and not training.should_stop\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(repository / "jobs/payload/trainers")}
-    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_the_character_model_says_when_its_data_is_unreadable(repository: Path, tmp_path: Path) -> None:
@@ -139,12 +140,18 @@ def test_the_character_model_says_when_its_data_is_unreadable(repository: Path, 
         if content is not None:
             shard.write_bytes(content)
         ended = subprocess.run(
-            trainer, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+            trainer,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
         assert (ended.returncode, len(ended.stderr.splitlines())) == (65, 1), ended.stderr
         assert "mixture = {}" in ended.stderr or content == broken
     shard.write_bytes(broken + b"\n" + json.dumps({"text": "to be or not to be " * 5}).encode() + b"\n")
-    subprocess.run(trainer, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(trainer, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
 
 def test_the_character_model_saves_when_asked_and_learns(repository: Path, tmp_path: Path) -> None:
@@ -172,7 +179,7 @@ def test_the_character_model_saves_when_asked_and_learns(repository: Path, tmp_p
         for number in (signal.SIGUSR1, signal.SIGTERM):
             process.stdout.readline()
             process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
     assert process.returncode == 0

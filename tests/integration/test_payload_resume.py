@@ -16,6 +16,7 @@ import pytest
 
 from jobs.payload.clock import Clock
 from tests.lab.night import share
+from tests.lab.patience import PATIENCE_SECONDS
 
 TARGET_STEP = 6000
 OPTIONS = ("--width", "24", "--batch", "16", "--report-every", "1")
@@ -137,7 +138,7 @@ class Storm:
 
     def finish(self, agent: subprocess.Popen[str], lines: list[str]) -> dict[str, Any] | None:
         """Note what was said and hold it against what was said before; return the result, if there is one."""
-        rest, _ = agent.communicate(timeout=100)
+        rest, _ = agent.communicate(timeout=PATIENCE_SECONDS)
         # The last line of a process that was killed may be half a line.
         said = lines + rest.splitlines()[: None if rest.endswith("\n") else -1]
         for step, loss in self.losses(said):

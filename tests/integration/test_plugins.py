@@ -13,7 +13,7 @@ import pytest
 from platforms import plugin
 from platforms.base import Misconfigured
 from platforms.registry import PlatformContext, all_names, checkup, load, secret_way
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 CONFIG = """
 state_dir = "state"
@@ -105,7 +105,7 @@ def test_the_example_trains_and_doctor_names_it(installed: Path, tmp_path: Path)
         until(lambda: schedctl("queue", "show", "mine")["job"]["state"] == "done", "the end of the job")
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=PATIENCE_SECONDS)
     schedctl("checkpoints", "pull", "mine", "home")
     assert (tmp_path / "home/cores.txt").read_text() == "{0}"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platforms.targets.base import DeployOutcome, TargetContext, open_target
+from tests.lab.patience import PATIENCE_SECONDS
 from tests.lab.releases import make_release
 from tests.lab.vllm import BASE, vllm_server
 
@@ -47,7 +48,7 @@ class Router:
 
     def call(self, port: int, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any, str]:
         """Return status, document and who answered."""
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         try:
             headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
             connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from platforms.targets.reach import shell_script
 from scheduler.clock import real_now
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 AGENT = """
 import os, signal
@@ -34,5 +34,5 @@ def test_a_session_that_was_asked_to_leave_and_did_has_not_failed(tmp_path: Path
     ) as process:
         until((tmp_path / "ready").exists, "the agent")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
     assert (tmp_path / "ended").read_text().split()[2] == "0"

@@ -14,6 +14,7 @@ import pytest
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.verify import verify
 from scheduler.service.outside.solver_process import SolverHost
+from tests.lab.patience import PATIENCE_SECONDS
 from tests.lab.planner.small import crowded_box
 
 
@@ -103,6 +104,6 @@ def test_the_child_goes_when_its_parent_is_killed() -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    _, err = parent.communicate(timeout=60)
+    _, err = parent.communicate(timeout=PATIENCE_SECONDS)
     assert err == ""
     assert parent.returncode == -signal.SIGKILL

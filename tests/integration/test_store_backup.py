@@ -18,6 +18,7 @@ from scheduler.store.engine import Database, open_database
 from scheduler.store.errors import DatabaseBusy, DatabaseCorrupt, StoreFailure
 from scheduler.store.schema import metadata
 from scheduler.store.verify import verify
+from tests.lab.patience import PATIENCE_SECONDS
 
 NOW = 1_795_000_000
 
@@ -98,14 +99,14 @@ def test_a_backup_made_while_others_write_is_of_one_instant(path: Path, tmp_path
     writer = threading.Thread(target=keep_writing)
     writer.start()
     try:
-        assert wrote.wait(30)
+        assert wrote.wait(PATIENCE_SECONDS)
         database = open_database(url_of(path))
         for number in range(5):
             backup(database, tmp_path / f"backup-{number}.db")
         database.close()
     finally:
         stop.set()
-        writer.join(30)
+        writer.join(PATIENCE_SECONDS)
     assert failures == []
     for number in range(5):
         copy = open_database(url_of(tmp_path / f"backup-{number}.db"))

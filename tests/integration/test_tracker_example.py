@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.patience import PATIENCE_SECONDS
+
 SEND = Path(__file__).parents[2] / "examples" / "trackers" / "send.py"
 HEAD = "attempt,step,at,loss,eval_loss\n"
 # The clients as far as they are used: they write down what they are given.
@@ -40,7 +42,7 @@ def test_each_point_is_sent_once_and_each_attempt_is_a_run(tmp_path: Path, track
         series.write_text(HEAD + "".join(f"{line}\n" for line in lines))
         (tmp_path / "told").write_text("")
         words = [sys.executable, str(SEND), tracker, str(tmp_path / "series")]
-        subprocess.run(words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True, timeout=60)
+        subprocess.run(words, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True, timeout=PATIENCE_SECONDS)
         return [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
 
     first = ("1,10,2026-11-21T12:00:00Z,2.0,", "1,20,2026-11-21T12:01:00Z,nan,1.5")

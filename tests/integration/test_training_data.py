@@ -12,6 +12,7 @@ from platforms.artifacts.directory import DirectoryStore
 from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
 from scheduler.store import jobs
 from scheduler.store.engine import Database
+from tests.lab.patience import PATIENCE_SECONDS
 
 NOW = 1_795_000_000
 
@@ -39,17 +40,17 @@ def test_a_job_without_a_mixture_does_not_wait_for_the_data_of_another(
 
     def slow(*sources: object, **options: object) -> object:
         building.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(PATIENCE_SECONDS)
         return real(*sources, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(corpus_build, "build", slow)
     found: list[str] = []
     other = threading.Thread(target=lambda: found.append(data.prefix("full")))
     other.start()
-    assert building.wait(30)
+    assert building.wait(PATIENCE_SECONDS)
     assert data.prefix("bare") == ""
     goes_on.set()
-    other.join(30)
+    other.join(PATIENCE_SECONDS)
     assert found == [data.prefix("full")]
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from tests.lab.patience import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -91,7 +93,7 @@ class PortClient:
         if self.process.stdin is None:
             raise AssertionError("no pipe")
         self.process.stdin.close()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 def command(config: Path, *words: str) -> list[str]:

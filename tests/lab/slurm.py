@@ -148,9 +148,13 @@ class SlurmLab:
             self._daemons["slurmctld"].send_signal(signal.SIGCONT)
 
     def say(self, *words: str) -> str:
-        """Run a client and return what it prints, "" when it fails."""
-        done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=30, check=False)
-        return done.stdout if done.returncode == 0 else ""
+        """Run a client and return what it prints, "" when it fails or has no answer from a controller that is busy."""
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                words, env=self.environment(), capture_output=True, text=True, timeout=30, check=False
+            )
+            return done.stdout if done.returncode == 0 else ""
+        return ""
 
     def jobs(self, below: Path) -> list[tuple[str, str]]:
         """Return the names and states of the jobs that work below a folder and that the controller remembers."""

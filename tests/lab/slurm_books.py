@@ -11,7 +11,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 from tests.lab.ports import free_port
 from tests.lab.slurm import SlurmLab, missing
 
@@ -87,7 +87,12 @@ class AccountedLab(SlurmLab):
     def book(self, *words: str) -> None:
         """Do what an administrator does of the accounts."""
         done = subprocess.run(
-            ["sacctmgr", "-i", *words], env=self.environment(), capture_output=True, text=True, timeout=60, check=False
+            ["sacctmgr", "-i", *words],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -123,4 +128,4 @@ class AccountedLab(SlurmLab):
             lambda: subprocess.run([*client, "-e", "SELECT 1"], capture_output=True, check=False).returncode == 0,
             "the database",
         )
-        subprocess.run([*client, "-e", _DATABASE], check=True, timeout=60)
+        subprocess.run([*client, "-e", _DATABASE], check=True, timeout=PATIENCE_SECONDS)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from scheduler.service.outside.calls import Calls, fail, tell
+from tests.lab.patience import PATIENCE_SECONDS
 
 AT_ONCE = 0.05  # real seconds; only what hangs is waited for so long
 
@@ -14,7 +15,7 @@ AT_ONCE = 0.05  # real seconds; only what hangs is waited for so long
 def until_done(calls: Calls) -> None:
     """Wait until everything that was begun is over."""
     for call in list(calls._calls.values()):
-        assert call.done.wait(10)
+        assert call.done.wait(PATIENCE_SECONDS)
 
 
 def test_a_call_that_hangs_keeps_nobody_waiting_and_its_answer_is_used_later() -> None:
@@ -22,7 +23,7 @@ def test_a_call_that_hangs_keeps_nobody_waiting_and_its_answer_is_used_later() -
 
     def hang() -> str:
         asked.append("slow")
-        assert free.wait(10)
+        assert free.wait(PATIENCE_SECONDS)
         return "at last"
 
     assert calls.gather("find", {"slow": hang, "quick": lambda: "here"}) == {"quick": "here"}
@@ -36,16 +37,16 @@ def test_a_call_that_hangs_keeps_nobody_waiting_and_its_answer_is_used_later() -
 
 def test_what_hangs_is_waited_for_once_only() -> None:
     calls, free = Calls(AT_ONCE), threading.Event()
-    assert calls.gather("find", {"slow": lambda: free.wait(10)}) == {}
+    assert calls.gather("find", {"slow": lambda: free.wait(PATIENCE_SECONDS)}) == {}
     calls._patience = 3_600.0  # that this returns at all says that none of it was used up
-    assert calls.gather("find", {"slow": lambda: free.wait(10), "quick": lambda: 1}) == {"quick": 1}
+    assert calls.gather("find", {"slow": lambda: free.wait(PATIENCE_SECONDS), "quick": lambda: 1}) == {"quick": 1}
     free.set()
     until_done(calls)
 
 
 def test_kinds_of_questions_do_not_answer_each_other() -> None:
     calls, free = Calls(AT_ONCE), threading.Event()
-    assert calls.gather("find", {"p": lambda: free.wait(10) and "found"}) == {}
+    assert calls.gather("find", {"p": lambda: free.wait(PATIENCE_SECONDS) and "found"}) == {}
     assert calls.gather("quota", {"p": lambda: "hours"}) == {"p": "hours"}
     free.set()
     until_done(calls)
@@ -54,7 +55,7 @@ def test_kinds_of_questions_do_not_answer_each_other() -> None:
 
 def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
     calls, free = Calls(AT_ONCE), threading.Event()
-    assert calls.gather("find", {"p": lambda: free.wait(10) and "old"}) == {}
+    assert calls.gather("find", {"p": lambda: free.wait(PATIENCE_SECONDS) and "old"}) == {}
     free.set()
     until_done(calls)
     for _ in range(10):
@@ -69,7 +70,7 @@ def test_what_the_work_raises_is_raised_also_when_it_comes_late() -> None:
         raise KeyError("now")
 
     def fail_later() -> None:
-        assert free.wait(10)
+        assert free.wait(PATIENCE_SECONDS)
         raise KeyError("later")
 
     with pytest.raises(KeyError, match="now"):
@@ -86,9 +87,9 @@ def test_a_turn_waits_once_for_all_that_it_asks_and_hears_what_answers_at_once()
     calls, free = Calls(3_600.0), threading.Event()
     calls.begin()
     calls._turn.left = AT_ONCE  # what is left of the patience
-    assert calls.gather("find", {"slow": lambda: free.wait(10)}) == {}
+    assert calls.gather("find", {"slow": lambda: free.wait(PATIENCE_SECONDS)}) == {}
     assert calls._turn.left <= 0
-    assert calls.gather("reports", {"quick": lambda: 1, "slow": lambda: free.wait(10)}) == {"quick": 1}
+    assert calls.gather("reports", {"quick": lambda: 1, "slow": lambda: free.wait(PATIENCE_SECONDS)}) == {"quick": 1}
     free.set()
     until_done(calls)
     calls.begin()
@@ -99,10 +100,10 @@ def test_an_answer_that_nobody_waits_for_any_more_is_news_once() -> None:
     late = threading.Event()
     calls, free = Calls(AT_ONCE, late.set), threading.Event()
     assert calls.gather("data", {"quick": lambda: 1}) == {"quick": 1}
-    assert calls.gather("data", {"slow": lambda: free.wait(10)}) == {}
+    assert calls.gather("data", {"slow": lambda: free.wait(PATIENCE_SECONDS)}) == {}
     assert (late.is_set(), calls.news(["data"]), calls.under_way("data")) == (False, False, {"slow"})
     free.set()
-    assert late.wait(10)
+    assert late.wait(PATIENCE_SECONDS)
     assert [calls.news(["quota"]), calls.news(["data"]), calls.news(["data"])] == [False, True, False]
     assert calls.gather("data", {"slow": lambda: False}) == {"slow": True}
     assert calls.under_way("data") == set()
@@ -113,7 +114,7 @@ def test_work_tells_how_far_it_is_and_that_it_failed_until_it_succeeds() -> None
 
     def work() -> None:
         tell("half of it")
-        assert free.wait(10)
+        assert free.wait(PATIENCE_SECONDS)
         fail("no space")
 
     assert calls.gather("data", {"ufm": work}) == {}

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from typing import TYPE_CHECKING
 
+from tests.lab.patience import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,7 +32,7 @@ def test_a_release_puts_its_section_before_those_of_older_ones(repository: Path,
     (tmp_path / "changelog.d/clock.fixed.md").write_text("A clock that jumps ends no session.\n")
     before = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
     build = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", "9.0.0", "--date", "2030-01-02"]
-    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     head, new, older = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## [9.0.0] - 2030-01-02\n")
     assert new
     assert before.startswith(head)

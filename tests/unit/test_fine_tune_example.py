@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from jobs.catalogue import read_catalogue
+from tests.lab.patience import PATIENCE_SECONDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/fine-tune"
 
 
 def split(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, str(FOLDER / "split.py"), str(source), str(target)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 def records(file: Path) -> list[object]:

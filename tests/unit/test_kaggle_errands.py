@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from platforms.kaggle.kernel.packing import BackgroundTasks, TaskUnfinished
+from tests.lab.patience import PATIENCE_SECONDS
 
 
 def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
@@ -15,7 +16,7 @@ def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
     def work(tell: Callable[[str], None]) -> int:
         runs.append(1)
         tell("half of it")
-        assert go.wait(10)
+        assert go.wait(PATIENCE_SECONDS)
         return 7
 
     told = ""

@@ -9,6 +9,7 @@ import pytest
 from platforms.base import LaunchRequest, Platform, Refused, Unreachable
 from platforms.wrap import Guarded, LatePlatform
 from tests.lab.fake import FakeCloud, FakePlatform
+from tests.lab.patience import PATIENCE_SECONDS
 
 NOW = 1_000_000
 QUIET: dict[str, Any] = {"stopwatch": lambda: 0.0, "note": lambda event, fields: None}
@@ -44,7 +45,7 @@ class Stuck(FakePlatform):
         self.let_go = threading.Event()
 
     def _answer(self, action: str) -> None:
-        assert self.let_go.wait(10)
+        assert self.let_go.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def stuck() -> Iterator[Stuck]:
     platform.let_go.set()
     for thread in threading.enumerate():
         if thread.name.startswith("stuck "):
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
 
 
 def test_a_hung_call_is_left_behind_as_unreachable_later_where_data_move(stuck: Stuck) -> None:

@@ -12,6 +12,7 @@ from scheduler.rehearsal.folder import Rehearsal, clear, reopen, settings_for, w
 from scheduler.rehearsal.run import prepare, read_base
 from scheduler.store import events, jobs
 from scheduler.wake import Waker, wake
+from tests.lab.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_command_wakes_the_daemon_and_learns_when_none_listens(tmp_path: Path)
     assert not wake(tmp_path)
     waker = Waker(tmp_path, woken.set)
     assert wake(tmp_path)
-    assert woken.wait(10)
+    assert woken.wait(PATIENCE_SECONDS)
     waker.close()
     assert not wake(tmp_path)
 

@@ -24,6 +24,7 @@ from scheduler.host.installation import (
     obstacles,
     uninstall_steps,
 )
+from tests.lab.patience import PATIENCE_SECONDS
 
 MakePlace = Callable[..., Installation]
 
@@ -193,5 +194,5 @@ def test_a_unit_is_exposed_no_more_than_the_documents_say(
         f"--threshold={exposure * 10:.0f}",
         str(file),
     ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout.splitlines()[-1:] or done.stderr

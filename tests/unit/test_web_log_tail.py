@@ -17,6 +17,7 @@ from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.store import runs
 from scheduler.verbs import log_tail
 from scheduler.verbs.log_tail import LogTails, printable
+from tests.lab.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ class Printing:
     def logs(self, key: str, offset: int, limit: int) -> Iterator[bytes]:
         """Yield what was printed."""
         self.asked += 1
-        assert self.may_answer.wait(30)
+        assert self.may_answer.wait(PATIENCE_SECONDS)
         if self.fails:
             raise Unreachable("desk", "logs", "no route to host")
         assert key == KEY

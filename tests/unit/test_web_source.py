@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.app import App
 from scheduler.verbs.source import Source
+from tests.lab.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -23,12 +24,12 @@ def test_who_asks_while_a_thing_is_made_waits_for_it(source: Source) -> None:
     def make() -> str:
         made.append(threading.current_thread().name)
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_SECONDS)
         return "page"
 
     with ThreadPoolExecutor(8) as readers:
         first = readers.submit(source.kept, "page", 1, make)
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_SECONDS)
         others = [readers.submit(source.kept, "page", 1, make) for _ in range(7)]
         go_on.set()
         assert {one.result(60) for one in (first, *others)} == {"page"}
@@ -40,12 +41,12 @@ def test_an_error_is_its_makers_alone_and_the_next_one_makes_it_again(source: So
 
     def fail() -> str:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_SECONDS)
         raise ValueError("damaged")
 
     with ThreadPoolExecutor(2) as readers:
         first = readers.submit(source.kept, "page", 1, fail)
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_SECONDS)
         second = readers.submit(source.kept, "page", 1, lambda: "page")
         go_on.set()
         with pytest.raises(ValueError, match="damaged"):

@@ -13,6 +13,7 @@ from platforms.artifacts.directory import DirectoryStore
 from scheduler.cli import main as entry
 from scheduler.store.engine import Database
 from tests.lab.databases import new_database
+from tests.lab.patience import PATIENCE_SECONDS
 from tests.lab.typed import Typed
 from tests.lab.world import MODELS, NOW, SETTINGS, build, entry_of, spec, stored_checkpoint
 
@@ -32,7 +33,7 @@ def logging_as_before() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_SECONDS)
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(capture=False)

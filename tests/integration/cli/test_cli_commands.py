@@ -18,6 +18,7 @@ from scheduler.service.requests.sessions import followed_log
 from scheduler.store import checkpoints, events, jobs, limits, runs
 from scheduler.store.engine import Database
 from scheduler.wake import Waker
+from tests.lab.patience import PATIENCE_SECONDS
 
 Schedctl = Callable[..., Any]
 KEY = "uff-uff-main-0001"
@@ -197,7 +198,7 @@ def test_a_change_wakes_the_daemon_and_says_so_when_none_listens(
     waker = Waker(home / "state", woken.set)
     try:
         assert schedctl("queue", "release", "ucm").err == ""
-        assert woken.wait(10)
+        assert woken.wait(PATIENCE_SECONDS)
     finally:
         waker.close()
 

@@ -15,6 +15,7 @@ from scheduler.cli import main as entry
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import lease
 from scheduler.store.engine import Database
+from tests.lab.patience import PATIENCE_SECONDS
 
 Schedctl = Callable[..., Any]
 KEY = "uff-uff-main-0001"
@@ -248,7 +249,9 @@ def test_a_reader_that_goes_away_is_no_error(world: Database) -> None:
     read, write = os.pipe()
     os.close(read)
     program = [sys.executable, "-c", "from scheduler.cli.main import run; run()", "queue", "list", "--json"]
-    done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        program, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (Exit.BROKEN_PIPE, "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.store.engine import Database, open_database
+from tests.lab.patience import PATIENCE_SECONDS
 
 # SDKs, the solver, arrays, plotting, the database toolkit, the settings model, the parser and its tables.
 TOO_HEAVY = {
@@ -37,7 +38,7 @@ sys.exit(code)
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--state", "held"]], ids=["table", "json", "state"])
 def test_the_listing_loads_nothing_heavy(flags: list[str], world: Database) -> None:
     program = [sys.executable, "-c", REPORT, "queue", "list", *flags]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     assert "uff-main" in done.stdout or flags == ["--state", "held"]
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     assert "sqlite3" in loaded
@@ -65,7 +66,7 @@ def test_a_daemon_loads_little_before_it_looks_after_what_runs(tmp_path: Path) -
     )
     open_database(f"sqlite:///{tmp_path}/state/scheduler.db", create=True).close()
     words = [sys.executable, "-c", LOOKING, str(tmp_path / "config.toml")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout)
     assert "apscheduler" in loaded
@@ -77,16 +78,20 @@ def test_help_and_version_load_no_database_toolkit(home: Path) -> None:
     """The parser brings pydantic with it, which is one reason why the listing does without a parser."""
     for words in (["--help"], ["queue", "--help"], ["version"]):
         program = [sys.executable, "-c", REPORT, *words]
-        done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
         loaded = set(json.loads(done.stderr.splitlines()[-1]))
         assert loaded & (TOO_HEAVY - {"typer", "pydantic"}) == set()
 
 
 def test_the_console_script_lists_and_refuses(world: Database) -> None:
     script = Path(sys.executable).with_name("schedctl")
-    listed = subprocess.run([script, "queue", "list", "--json"], capture_output=True, text=True, check=True, timeout=60)
+    listed = subprocess.run(
+        [script, "queue", "list", "--json"], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert [job["name"] for job in json.loads(listed.stdout)["jobs"]][:2] == ["uff-main", "ufm"]
-    refused = subprocess.run([script, "queue", "show", "ufn"], capture_output=True, text=True, check=False, timeout=60)
+    refused = subprocess.run(
+        [script, "queue", "show", "ufn"], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert (refused.returncode, refused.stdout) == (5, "")
     assert refused.stderr.count("\n") == 1
 
@@ -101,5 +106,5 @@ def test_the_shell_completes_commands_and_names(world: Database, monkeypatch: py
         monkeypatch.setenv("_SCHEDCTL_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", typed)
         monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
-        done = subprocess.run([script], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run([script], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
         assert done.stdout.split() == expected

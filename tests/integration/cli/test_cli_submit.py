@@ -18,6 +18,7 @@ from scheduler.service.requests import queue
 from scheduler.store import jobs
 from scheduler.store.engine import Database
 from tests.integration.cli.conftest import NOW, Schedctl
+from tests.lab.patience import PATIENCE_SECONDS
 
 REPOSITORY = Path(__file__).parents[3]
 LEARNS = """
@@ -348,6 +349,6 @@ def test_ctrl_c_ends_a_certification_with_all_that_it_started(folder: Path, tmp_
     while not (tmp_path / "pid").exists() and started.poll() is None:
         pause.wait(0.02)
     started.send_signal(signal.SIGINT)
-    started.communicate(timeout=30)
+    started.communicate(timeout=PATIENCE_SECONDS)
     assert started.returncode == Exit.INTERRUPTED
     assert [pid for pid in (tmp_path / "pid").read_text().split() if Path(f"/proc/{pid}").exists()] == []

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from scheduler.store.engine import upgrade
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def refused(place: Path, *words: str, **environ: str) -> tuple[int, dict[str, An
         capture_output=True,
         text=True,
         env={**os.environ, **environ},
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == ""
     return done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]
@@ -131,13 +131,13 @@ def test_the_page_is_ready_while_a_real_daemon_works_and_not_before_or_after(pla
         address = json.loads(page.stdout.readline())["address"]
 
         def ready() -> tuple[int, Any]:
-            answer = httpx.get(f"{address}health/ready", timeout=30, trust_env=False)
+            answer = httpx.get(f"{address}health/ready", timeout=PATIENCE_SECONDS, trust_env=False)
             return answer.status_code, answer.json()
 
         assert ready() == (503, {"ok": False, "problems": [_NO_DAEMON]})
         with running(place, "daemon"):
             until(lambda: ready()[0] == 200, "a ready page")
-            assert "\nuff_ready 1.0\n" in httpx.get(f"{address}metrics", timeout=30, trust_env=False).text
+            assert "\nuff_ready 1.0\n" in httpx.get(f"{address}metrics", timeout=PATIENCE_SECONDS, trust_env=False).text
         assert ready()[0] == 503
 
 

@@ -17,7 +17,7 @@ from scheduler.host import acceptance
 from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclude, run_probes, shared
 from scheduler.store.engine import open_database
 from tests.lab.faults import Fault
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 Account = Any
 SCALE = 20.0
@@ -265,7 +265,7 @@ def killed(account: Account, number: int, moment: str) -> subprocess.CompletedPr
     app_of(account)
     words = [sys.executable, "-c", KILLED, str(account.folder / "settings.toml"), str(number), moment]
     environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def test_all_writes_are_among_those_at_which_it_is_killed(account: Account) -> None:
@@ -289,7 +289,9 @@ def schedctl(account: Account, *words: str) -> subprocess.CompletedProcess[str]:
     started = f"{heeding}; runpy.run_module('scheduler', run_name='__main__', alter_sys=True)"
     command = [sys.executable, "-c", started, "--config", str(account.folder / "settings.toml"), *words]
     environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 def test_the_command_asks_tries_tells_and_exports(account: Account, tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_continues(account: A
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         until(lambda: any(session.status == "RUNNING" for session in account.place.sessions()), "a session")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
     assert_nothing_is_left(account)
     bench = bench_of(account)
     assert (sorted(bench.state.done), bench.state.run > 0) == (["account", "books"], True)

@@ -13,6 +13,7 @@ import pytest
 from platforms.base import Checked, PlatformError
 from platforms.kaggle import checkup
 from tests.lab.faults import Fault
+from tests.lab.patience import PATIENCE_SECONDS
 
 Account = Any
 Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]
@@ -33,7 +34,12 @@ def examine(account: Account, tmp_path: Path) -> Examine:
         command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "doctor"]
         surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **(environment or {})}
         done = subprocess.run(
-            [*command, "kaggle", *words], env=surroundings, capture_output=True, text=True, timeout=60, check=False
+            [*command, "kaggle", *words],
+            env=surroundings,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         for secret in ("canary", account.place.key):
             assert secret not in done.stdout + done.stderr

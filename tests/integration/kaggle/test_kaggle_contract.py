@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[3]
 WIRE = Path(__file__).parent / "wire"
 RECORDED: dict[str, Any] = json.loads((WIRE / "recorded.json").read_bytes())
@@ -28,7 +30,9 @@ def driven(release: str) -> dict[str, Any]:
     beside = ROOT / ".venv" / f"kagglesdk-{release}"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{beside}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-W", "error::ResourceWarning", str(WIRE / "drive.py"), str(WIRE / "recorded.json")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     if told["version"] != release:

@@ -14,7 +14,7 @@ from platforms.emulators.program import _kernels
 from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.settings import Credentials
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 Start = Callable[..., tuple["subprocess.Popen[str]", KaggleClient]]
 
@@ -69,7 +69,7 @@ def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_pa
     push(client)
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert _kernels(tmp_path / "place") == []
 
 
@@ -153,7 +153,7 @@ def test_it_may_outlive_its_input_until_nothing_happens(start: Start) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert client.gpu_week().used_seconds == 0
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_with_a_key_file_it_needs_no_input_and_runs_until_it_is_ended(start: Start, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_with_a_key_file_it_needs_no_input_and_runs_until_it_is_ended(start: Sta
     assert client.gpu_week().start == saturday
     assert process.poll() is None
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,8 @@ def test_with_a_key_file_it_needs_no_input_and_runs_until_it_is_ended(start: Sta
 )
 def test_a_wrong_option_is_named(tmp_path: Path, options: list[str], says: str) -> None:
     command = [sys.executable, "-m", "platforms.emulators.kaggle", str(tmp_path / "place"), *options]
-    done = subprocess.run(command, input="the-key\n", capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, input="the-key\n", capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 2
     assert says in done.stderr

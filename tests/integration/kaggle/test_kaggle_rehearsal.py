@@ -145,7 +145,7 @@ def test_doctor_looks_at_every_pool(account: Account, tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     found = {check["check"]: check["grade"] for check in json.loads(done.stdout)["checks"]}

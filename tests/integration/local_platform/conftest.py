@@ -17,7 +17,7 @@ from platforms.local.processes import MARK, start_ticks
 from platforms.local.spawn import RUNNER_VARIABLE
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock, system_clock
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 # Does what the launch document says, in order.
 AGENT = """
@@ -142,7 +142,7 @@ def service_manager(folder: Path) -> Iterator[str]:
             last.connect(address)
         server.join()
     for process in started:
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture(params=["child", "unit"])

@@ -15,7 +15,7 @@ import pytest
 from platforms.base import Misconfigured, PlatformError, Refused, SessionState, Unreachable
 from tests.lab.faults import Fault, Faults
 from tests.lab.night import one_in
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from platforms.base import LaunchRequest, Platform
@@ -165,7 +165,7 @@ def test_a_daemon_killed_at_any_call_of_what_follows_leaves_one_job_and_one_bill
             until(partial(_is, job, "Interrupted" if action == "find" else "Training"), "the state to act in")
             if action == "sweep":
                 platform.stop(key, world.clock.now(), force=False)
-                job.join(20)
+                job.join(PATIENCE_SECONDS)
             code = do_and_die(mortals, world, action, own, request, number, when)
             assert code in {0, 9}
             died += code == 9
@@ -173,7 +173,7 @@ def test_a_daemon_killed_at_any_call_of_what_follows_leaves_one_job_and_one_bill
             assert set(after.find([key], world.clock.now())) == {key} & set(world.place.jobs)
             after.orphans([], world.clock.now())
             after.stop(key, world.clock.now(), force=False)
-            job.join(20)
+            job.join(PATIENCE_SECONDS)
             assert not job.live
             after.sweep([key], world.clock.now())
             assert key not in world.place.jobs
@@ -312,7 +312,7 @@ def test_a_job_without_a_bill_is_not_over(world: World, waiting: Waiting) -> Non
     platform.launch(waiting("uff-lm-1"), world.clock.now())
     world.until("uff-lm-1", SessionState.RUNNING)
     platform.stop("uff-lm-1", world.clock.now(), force=False)
-    world.place.jobs["uff-lm-1"].join(20)
+    world.place.jobs["uff-lm-1"].join(PATIENCE_SECONDS)
     started_at, ended_at = world.place.jobs["uff-lm-1"].started_at, world.place.jobs["uff-lm-1"].ended_at
     assert platform.find(["uff-lm-1"], int(ended_at))["uff-lm-1"].detail == "Stopped, not billed yet"
     late = platform.find(["uff-lm-1"], int(ended_at) + 601)["uff-lm-1"]
@@ -358,7 +358,7 @@ def test_under_any_schedule_of_faults_a_key_is_one_job_and_the_charge_is_the_bil
         assert set(platform.find([key], world.clock.now())) == {key} & set(world.place.jobs)
     for key, job in world.place.jobs.items():
         platform.stop(key, world.clock.now(), force=False)
-        job.join(20)
+        job.join(PATIENCE_SECONDS)
     seen = world.adapter().find(keys, world.clock.now()).values()
     assert sum(0 if one.started is None else one.ended - one.started for one in seen) == world.place.billed_seconds()
 

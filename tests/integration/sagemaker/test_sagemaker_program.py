@@ -16,7 +16,7 @@ from platforms.artifacts.s3.client import connect
 from platforms.base import LaunchRequest, Observed, SessionState
 from platforms.registry import PlatformContext, load
 from scheduler.clock import real_now
-from tests.lab.patience import until_state
+from tests.lab.patience import PATIENCE_SECONDS, until_state
 
 AGENT = """
 import signal, sys
@@ -34,7 +34,7 @@ def emulator(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str],
         assert process.stdout
         yield process, process.stdout.readline().strip()
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_SECONDS)
 
 
 def kept(folder: Path) -> list[str]:
@@ -107,7 +107,7 @@ def test_an_emulator_that_was_killed_is_followed_by_one_that_knows_its_jobs_and_
 
 def test_an_emulator_that_nobody_asks_ends_by_itself(folder: Path) -> None:
     with emulator(folder, "--idle-seconds", "0.2") as (process, _):
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_objects_need_a_bucket_to_lie_in(folder: Path) -> None:

@@ -155,7 +155,7 @@ def server(folder: Path, *words: str) -> Iterator[str]:
         assert process.stdout
         yield process.stdout.readline().strip()
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def their_time(begun: float) -> str:

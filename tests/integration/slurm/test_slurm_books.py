@@ -13,7 +13,7 @@ import pytest
 from platforms.base import Refused, SessionState
 from platforms.registry import checkup
 from scheduler.clock import real_now
-from tests.lab.patience import until
+from tests.lab.patience import PATIENCE_SECONDS, until
 from tests.lab.slurm import slurm_lab
 from tests.lab.slurm_books import AccountedLab
 
@@ -166,5 +166,5 @@ def test_a_daemon_plans_what_the_account_has_left_and_slurm_starts_it(tmp_path: 
         until(lambda: schedctl("runs", "list")["runs"][0]["state"] == "ended", "its end")
     finally:
         daemon.terminate()
-        daemon.wait(timeout=60)
+        daemon.wait(timeout=PATIENCE_SECONDS)
         lab.clear()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jobs.payload.clock import Clock
+from tests.lab.patience import PATIENCE_SECONDS
 
 # Counts, a step each time the agent's side wakes it or every few milliseconds; state is one number in one file.
 COUNTER = """
@@ -114,7 +115,7 @@ class Session:
     def end(self) -> int:
         """Wait for the agent; return its exit status."""
         assert self.process
-        _, rest = self.process.communicate(timeout=60)
+        _, rest = self.process.communicate(timeout=PATIENCE_SECONDS)
         self.said.append(rest)
         return self.process.returncode
 

@@ -14,6 +14,7 @@ from scheduler.core.job import Cancelled, Held, Queued
 from scheduler.core.run import Stopping
 from scheduler.store import jobs, runs
 from scheduler.web import actors as acting
+from tests.lab.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,9 @@ def acted(make_world: Callable[..., World], serve: Any, tmp_path: Path) -> Itera
 
 def reader(site: Served) -> httpx.Client:
     """A browser that has shown no token."""
-    return httpx.Client(base_url=site.address, trust_env=False, headers={"sec-fetch-site": "same-origin"}, timeout=30)
+    return httpx.Client(
+        base_url=site.address, trust_env=False, headers={"sec-fetch-site": "same-origin"}, timeout=PATIENCE_SECONDS
+    )
 
 
 @contextmanager

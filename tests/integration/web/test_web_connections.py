@@ -13,6 +13,7 @@ import uvicorn
 from scheduler.web.actors import Bearer
 from scheduler.web.guard import Guard
 from scheduler.web.server import ServerLimits, bounded
+from tests.lab.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,12 +54,12 @@ def serve() -> Iterator[Callable[..., int]]:
     yield begin
     for server, thread in running:
         server.should_exit = server.force_exit = True
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
 def talk(port: int, *pieces: bytes) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
     for piece in pieces:
         connection.sendall(piece)
     return connection

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from tests.lab.patience import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,7 +37,7 @@ class Served:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Ask for a page; redirects are not followed."""
-        return httpx.get(self.address + path, headers=headers, timeout=30, trust_env=False)
+        return httpx.get(self.address + path, headers=headers, timeout=PATIENCE_SECONDS, trust_env=False)
 
     def json(self, path: str) -> Any:
         """Return what the API answers, which must be a success."""
