@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
+from jobs.grouping import grouped
 from jobs.scores import Score, Vote
 
 # Exact binomial probabilities. The terms are summed as logarithms: no overflow with many items or small probabilities.
@@ -116,9 +117,7 @@ class Spread:
 
 def clusters_of(values: Iterable[tuple[str, float]]) -> tuple[Cluster, ...]:
     """Return the clusters of (cluster, value) pairs, sorted by name."""
-    clusters: dict[str, list[float]] = {}
-    for name, value in values:
-        clusters.setdefault(name, []).append(value)
+    clusters = grouped(values)
     return tuple(Cluster(math.fsum(clusters[name]), len(clusters[name])) for name in sorted(clusters))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from math import ceil, sqrt
 from typing import assert_never
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from jobs.size import counted
@@ -39,11 +40,8 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
     ]
     if unknown or backwards:
         return unknown + backwards
-    by_pool: dict[str, list[Placement]] = defaultdict(list)
-    for placement in plan.placements:
-        by_pool[placement.pool].append(placement)
     violations: list[str] = []
-    for name, placements in sorted(by_pool.items()):
+    for name, placements in sorted(grouped((placement.pool, placement) for placement in plan.placements).items()):
         violations += _sessions(snapshot, pools[name], placements)
         violations += _concurrency(pools[name], placements)
         for quota in pools[name].pool.quotas:

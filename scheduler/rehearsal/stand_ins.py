@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from config.layers import shipped
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota
 from jobs.problem import Refusal
@@ -370,9 +370,7 @@ def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
 
     with app.database.read() as tx:
         charges = fold(ledger.entries(tx)).get(_SLURM, ())
-    ours: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for charge in charges:
-        ours[charge.run or "nobody"].append((charge.start, charge.end))
+    ours = grouped((charge.run or "nobody", (charge.start, charge.end)) for charge in charges)
     result: tuple[str, ...] = ()
     for _ in range(_LOOKS):
         theirs = accounting_of(pool.options)

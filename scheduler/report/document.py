@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from jobs.grouping import grouped
 from jobs.size import counted
 from jobs.spec import EVALUATE
 from scheduler.core.quota import Meter
@@ -298,10 +299,7 @@ def _jobs(report: Report) -> ReportSection:
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
     rows = tuple(tuple(cell(job) for cell in _JOBS.values()) for job in report.jobs)
     table = Table(tuple(_JOBS), rows, shares)
-    families: dict[str, list[str]] = {}  # job names by the weights that they were initialised from
-    for job in report.jobs:
-        if job.starts_from is not None:
-            families.setdefault(job.starts_from, []).append(job.name)
+    families = grouped((job.starts_from, job.name) for job in report.jobs if job.starts_from is not None)
     lines = tuple(f"Initialised from {start}: {', '.join(names)}." for start, names in families.items())
     return ReportSection("Jobs", lines, table) if rows else ReportSection("Jobs", ("No jobs.",))
 
@@ -353,10 +351,7 @@ def _plan(report: Report) -> ReportSection:
 
 def _waits(report: Report) -> Iterator[str]:
     """Yield one line per reason, with the jobs that wait for it."""
-    waiting: dict[str, list[str]] = {}
-    for job in report.waiting:
-        waiting.setdefault(job.why, []).append(job.job)
-    for why, names in waiting.items():
+    for why, names in grouped((job.why, job.job) for job in report.waiting).items():
         listing = ", ".join(names[:_NAMES_MAX])
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
         yield f"{listing}{more} {'wait' if len(names) > 1 else 'waits'}: {why}."

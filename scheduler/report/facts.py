@@ -7,11 +7,11 @@ share is applied to the billed time: the result never exceeds the bill.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import Window
 from jobs.payload.store.manifest import Manifest, split_key
@@ -57,11 +57,7 @@ class WeekFacts:
     @cached_property
     def published(self) -> Mapping[str, Sequence[Manifest]]:
         """The checkpoints up to the end of the week, by run."""
-        result: dict[str, list[Manifest]] = defaultdict(list)
-        for manifest in self.manifests:
-            if manifest.created_at <= self.end:
-                result[manifest.run].append(manifest)
-        return result
+        return grouped((manifest.run, manifest) for manifest in self.manifests if manifest.created_at <= self.end)
 
     @cached_property
     def survivors(self) -> set[str]:
@@ -91,22 +87,19 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
     proportion.
     """
     week = Window(facts.start, facts.end)
-    of_run: dict[str | None, list[Charge]] = defaultdict(list)
-    for charge in charges:
-        if not charge.waited:
-            of_run[charge.run].append(charge)
+    of_run = grouped((charge.run, charge) for charge in charges if not charge.waited)
     billed: dict[str, int] = {}
     useful: dict[str, float] = {}
     for run in facts.runs:
         if run.pool != pool.name or (began := started(run)) is None:
             continue
-        billed[run.key] = max(0, seconds_within(of_run[run.key], week))
+        billed[run.key] = max(0, seconds_within(of_run.get(run.key, ()), week))
         ended = metered(run)
         part = max(began, week.start), min(ended[1] if ended else week.end, week.end)
         published, last_sign = facts.published.get(run.key, ()), min(facts.last_signs.get(run.key, 0), week.end)
         share = _share(run, pool, part, published, facts.survivors, last_sign)
         useful[run.key] = billed[run.key] * share
-    given_back = -seconds_within((charge for charge in of_run[None] if charge.sign < 0), week)
+    given_back = -seconds_within((charge for charge in of_run.get(None, ()) if charge.sign < 0), week)
     whole = sum(billed.values())
     left = max(0, whole - given_back) / whole if whole else 0.0
     return {key: seconds * left for key, seconds in useful.items()}
@@ -117,11 +110,8 @@ def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
 
     A parent that is not among ``manifests`` is replaced by the highest checkpoint below it.
     """
-    by_job: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
-        by_job[manifest.job].append(manifest)
     result = []
-    for mine in by_job.values():
+    for mine in grouped((manifest.job, manifest) for manifest in manifests).values():
         by_key = {manifest.key: manifest for manifest in mine}
         ordered = sorted(mine, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
         newest: Manifest | None = ordered[0]

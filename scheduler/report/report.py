@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota, RollingQuota
 from jobs.nouns.window import Window
-from jobs.payload.store.manifest import Manifest
 from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, seconds_within
 from scheduler.core.plan import Plan
 from scheduler.core.quota import Meter, displayed_charges, limit_at, shows_device_hours, windows
 from scheduler.core.run import Ended, Outcome, Run
 from scheduler.report.facts import JobFacts, WeekFacts, started, useful_by_run
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.week import jobs_of, violations
+from scheduler.report.week import checkpoints_by_job, jobs_of, violations
 
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 """The outcomes of sessions and lanes that lose work."""
@@ -303,15 +302,12 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     kept = round(sum(seconds for key, seconds in trained.items() if key in live))
     running = max(0, seconds_within([charge for charge in charges if charge.held], span) - kept)
     set_up = lost = sessions = 0
-    charged_to: dict[str | None, list[Charge]] = defaultdict(list)
-    for charge in charges:
-        if not charge.waited:
-            charged_to[charge.run].append(charge)
+    charged_to = grouped((charge.run, charge) for charge in charges if not charge.waited)
     for run in week.runs:
         began = started(run)
         if run.pool != pool.name or began is None:
             continue
-        share = seconds_within(charged_to[run.key], span)
+        share = seconds_within(charged_to.get(run.key, ()), span)
         if not share:
             continue
         sessions += 1
@@ -390,12 +386,8 @@ def _total(parts: Iterable[Spent]) -> Spent:
 
 def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
     start, end = facts.week.start, facts.week.end
-    by_job: dict[str, list[Manifest]] = {}
-    for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
-        by_job.setdefault(manifest.job, []).append(manifest)
-    measured: dict[str, list[JobSpeed]] = defaultdict(list)
-    for (name, _), speed in sorted(facts.speeds.items(), key=lambda item: item[0]):
-        measured[name].append(speed)
+    by_job = checkpoints_by_job(facts.week)
+    measured = grouped((name, speed) for (name, _), speed in sorted(facts.speeds.items(), key=lambda item: item[0]))
     for job in jobs_of(facts.week):
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
@@ -406,7 +398,7 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
             for instant in (end, start, facts.before.start)
         )
         losses = [(saved_at, loss) for saved_at, one in at if (loss := one.metrics.get("held_out_loss")) is not None]
-        speeds = measured[job.name]
+        speeds = measured.get(job.name, [])
         best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)
         sigma = max((speed.sigma for speed in speeds), default=None)
         open_ = job.state in {"queued", "active", "held"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota, Quota, RollingQuota
 from jobs.nouns.window import Window
@@ -135,20 +135,22 @@ def week_of(facts: WeekFacts) -> Week:
 
 def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
     """Compute the figures of the jobs alone."""
-    lanes: dict[str, list[tuple[Run, Lane]]] = defaultdict(list)
-    for run in sorted(facts.runs, key=lambda run: run.planned_start):
-        for lane in run.lanes:
-            if lane.outcome is not Outcome.REJECTED:
-                lanes[lane.job].append((run, lane))
-    saved: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
-        saved[manifest.job].append(manifest)
+    by_start = sorted(facts.runs, key=lambda run: run.planned_start)
+    trained = ((run, lane) for run in by_start for lane in run.lanes if lane.outcome is not Outcome.REJECTED)
+    lanes = grouped((lane.job, (run, lane)) for run, lane in trained)
+    saved = checkpoints_by_job(facts)
     homes = {run.key: run.pool for run in facts.runs}
     by_key = {manifest.key: manifest for manifest in facts.manifests}
     return tuple(
-        _job_figures(job, lanes[job.name], saved[job.name], by_key.get(job.starts_from or ""), homes)
+        _job_figures(job, lanes.get(job.name, ()), saved.get(job.name, ()), by_key.get(job.starts_from or ""), homes)
         for job in facts.jobs
     )
+
+
+def checkpoints_by_job(facts: WeekFacts) -> dict[str, list[Manifest]]:
+    """Return the checkpoints of each job, by step and attempt; jobs without one are absent."""
+    by_step = sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt))
+    return grouped((manifest.job, manifest) for manifest in by_step)
 
 
 def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
@@ -285,11 +287,11 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
 
 def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
     """Yield a sentence for each later checkpoint of a job's generation without a higher step than the one before."""
-    by_generation: dict[tuple[str, int], list[Manifest]] = defaultdict(list)
-    for manifest in facts.manifests:
-        number = sum(first <= manifest.attempt for first in facts.firsts.get(manifest.job, ()))
-        by_generation[manifest.job, number].append(manifest)
-    for (job, _), saved in by_generation.items():
+
+    def generation(of: Manifest) -> tuple[str, int]:
+        return of.job, sum(first <= of.attempt for first in facts.firsts.get(of.job, ()))
+
+    for (job, _), saved in grouped((generation(manifest), manifest) for manifest in facts.manifests).items():
         for before, after in pairwise(sorted(saved, key=lambda one: (one.attempt, one.created_at, one.step))):
             if after.step <= before.step:
                 yield f"checkpoint: {job} went from step {before.step} back to {after.step} in {after.run}"

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, Update, bindparam, delete, insert, select, update
 
+from jobs.grouping import grouped
 from scheduler.store import codec, conditions, events
 from scheduler.store.schema import checkpoints, generations, jobs
 
@@ -80,10 +81,7 @@ def parents(tx: Connection) -> dict[str, str]:
 
 def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
     """Return (UTC seconds, first attempt) of the second and later generations, by job."""
-    starts: dict[str, list[tuple[int, int]]] = {}
-    for row in tx.execute(_BEGINNINGS):
-        starts.setdefault(row.job, []).append((row.began_at, row.first_attempt))
-    return starts
+    return grouped((row.job, (row.began_at, row.first_attempt)) for row in tx.execute(_BEGINNINGS))
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, delete, func, insert, select, update
 
+from jobs.grouping import grouped
 from jobs.nouns.window import DAY
 from jobs.problem import NotFound, Refusal
 from jobs.spec import EVALUATE, JobSpec
@@ -191,11 +192,8 @@ def judged(tx: Connection) -> list[JobRecord]:
 
 def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
     """Return the candidates of sweeps that are halved, by sweep, sorted by name; removed jobs are included."""
-    sweeps: dict[str, list[JobRecord]] = {}
-    for record in map(_record, tx.execute(_CANDIDATES)):
-        if record.spec.halving is not None:
-            sweeps.setdefault(record.spec.sweep, []).append(record)
-    return sweeps
+    records = map(_record, tx.execute(_CANDIDATES))
+    return grouped((record.spec.sweep, record) for record in records if record.spec.halving is not None)
 
 
 def with_budget(tx: Connection) -> list[JobRecord]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from jobs.grouping import grouped
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import Cause
 from scheduler.store import codec, events
@@ -56,10 +56,11 @@ def forget(tx: Connection, pool: str, source: str, now: int) -> None:
 
 def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
     """Return the readings by pool, oldest first."""
-    limits_by_pool: dict[str, list[ObservedLimit]] = defaultdict(list)
-    for row in tx.execute(_OBSERVED):
-        limits_by_pool[row.pool].append(codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at))
-    return {pool: tuple(pool_limits) for pool, pool_limits in limits_by_pool.items()}
+    rows = tx.execute(_OBSERVED)
+    by_pool = grouped(
+        (row.pool, codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at)) for row in rows
+    )
+    return {pool: tuple(pool_limits) for pool, pool_limits in by_pool.items()}
 
 
 def close_pool(

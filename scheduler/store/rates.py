@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from jobs.grouping import grouped
 from jobs.payload.bounds import SPEED_MAX, SPEED_MIN
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate
 from scheduler.store.schema import rates
@@ -74,10 +75,8 @@ def of_job(tx: Connection, job: str) -> list[RateRecord]:
 
 def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:
     """Return the measurements of jobs; jobs without any are absent."""
-    records: dict[str, list[RateRecord]] = {}
-    for row in tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ():
-        records.setdefault(row.job, []).append(_believed(row))
-    return records
+    rows = tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ()
+    return grouped((row.job, _believed(row)) for row in rows)
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:

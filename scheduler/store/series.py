@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
+from jobs.grouping import grouped
 from scheduler.store.schema import lanes, runs, series
 
 POINTS = 400
@@ -83,11 +83,8 @@ def of_job(tx: Connection, job: str, first_attempt: int = 1) -> list[Point]:
 
 def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> dict[str, list[Point]]:
     """Return the points of jobs from an attempt on, sorted by attempt and step; jobs without points are absent."""
-    points: defaultdict[str, list[Point]] = defaultdict(list)
-    if jobs:
-        for row in tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}):
-            points[row.job].append(Point(**row._asdict()))
-    return dict(points)
+    rows = tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}) if jobs else ()
+    return grouped((row.job, Point(**row._asdict())) for row in rows)
 
 
 def curve(points: Sequence[Point]) -> list[Point]:

@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import WEEK
 from jobs.size import counted
@@ -234,11 +235,12 @@ class _Obstacles:
     def __init__(self, case: Case, plan: Plan, zone: str) -> None:
         self._case, self._zone, self._kept = case, zone, plan.kept
         self._reasons: dict[str, Reason] = {one.job: one.reason for one in plan.deferrals}
-        self._sessions: dict[str, list[tuple[int, int, str]]] = {}  # by job: start, end, pool
-        for capacity in case.capacities:
-            for session in _sessions(capacity.view, plan, case.now):
-                for job, _ in session.lanes:
-                    self._sessions.setdefault(job, []).append((session.start, session.end, capacity.pool.name))
+        self._sessions = grouped(  # by job: start, end, pool
+            (job, (session.start, session.end, capacity.pool.name))
+            for capacity in case.capacities
+            for session in _sessions(capacity.view, plan, case.now)
+            for job, _ in session.lanes
+        )
         planned: dict[str, int] = {}
         for placement in plan.placements:
             for lane in placement.lanes:
@@ -359,9 +361,7 @@ def week_timeline(week: ComingWeek, pools: Mapping[str, Pool], tx: Connection) -
 
 def alike_gaps(week: ComingWeek) -> list[tuple[str, str, list[Gap]]]:
     """Return (reason, jobs that could use them, gaps) for gaps of a pool with the same reason, by first start."""
-    alike: dict[tuple[str, str], list[Gap]] = {}
-    for gap in week.gaps:
-        alike.setdefault((gap.pool, gap.why), []).append(gap)
+    alike = grouped(((gap.pool, gap.why), gap) for gap in week.gaps)
     return [(why, _uses(gaps), gaps) for (_, why), gaps in alike.items()]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
 from jobs.payload.store.manifest import split_key
 from scheduler.core.ledger import fold
 from scheduler.core.version import Deployment, VersionState
@@ -83,9 +84,7 @@ class VersionFacts:
 
 def models(tx: Connection) -> list[Model]:
     """Return all models with versions or quality gates, in queue order."""
-    by_model: dict[str, list[Version]] = {}
-    for version in versions.everything(tx):
-        by_model.setdefault(version.model, []).append(version)
+    by_model = grouped((version.model, version) for version in versions.everything(tx))
     queue = [record.spec.name for record in jobs.everything(tx) if record.spec.evaluation is not None]
     names = [*queue, *(name for name in by_model if name not in queue)]
     return [_model(tx, name, by_model.get(name, [])) for name in names]
@@ -133,9 +132,7 @@ def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
     """
     everyone = [version for one in listed for version in one.versions]
     names = {version.name for version in everyone}
-    below: dict[str, list[ListedVersion]] = {}
-    for version in everyone:
-        below.setdefault(version.parent if version.parent in names else "", []).append(version)
+    below = grouped((version.parent if version.parent in names else "", version) for version in everyone)
     lines: list[str] = []
 
     def draw(name: str, indent: str) -> None:
@@ -154,10 +151,7 @@ def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
 def _model(tx: Connection, name: str, versions_of_model: Sequence[Version]) -> Model:
     moves = versions.promotions_of(tx, name)
     force = next((one.number for one in moves[:1]), None)
-    serving: dict[int, list[str]] = {}
-    for one in deployments.of_model(tx, name):
-        if one.state == "serving":
-            serving.setdefault(one.number, []).append(one.target)
+    serving = grouped((one.number, one.target) for one in deployments.of_model(tx, name) if one.state == "serving")
     listed = tuple(
         ListedVersion(
             name=version.name,

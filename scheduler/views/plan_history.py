@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.problem import NotFound
 from scheduler.core.plan import Placement, Plan
@@ -62,15 +63,12 @@ def compare(
 def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple[SessionChange, ...]:
     """Return the sessions that differ, by start; ``launched`` are the runs reserved between the two plans."""
     changes: list[SessionChange] = []
-    runs: dict[tuple[str, frozenset[str]], list[Run]] = {}
-    for run in launched:
-        runs.setdefault((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), []).append(run)
+    runs = grouped(
+        ((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), run) for run in launched
+    )
     new = dict(enumerate(sorted(after.placements, key=_by_start)))
-    same: dict[object, list[int]] = {}
-    alike: dict[frozenset[str], list[int]] = {}
-    for number, placement in new.items():
-        same.setdefault(_key(placement), []).append(number)
-        alike.setdefault(_jobs(placement), []).append(number)
+    same = grouped((_key(placement), number) for number, placement in new.items())
+    alike = grouped((_jobs(placement), number) for number, placement in new.items())
     old: list[Placement] = []
     for placement in sorted(before.placements, key=_by_start):
         candidates = runs.get((placement.pool, _jobs(placement)), [])

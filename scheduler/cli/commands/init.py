@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from config.layers import own_file, shipped
+from jobs.grouping import grouped
 from jobs.payload.whole_file import write_whole
 from platforms.slurm.checkup import SlurmNodes
 from scheduler.cli.shell.command import command, option
@@ -63,9 +64,7 @@ def init(
 def settings_of(machine: Belongings, *, demo: bool) -> str:
     """Return settings for the machine as TOML with comments."""
     texts: dict[str, str] = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
-    kinds: dict[Gpu | None, list[str]] = {}
-    for number, gpu in enumerate(machine.gpus):
-        kinds.setdefault(gpu, []).append(str(number))
+    kinds: dict[Gpu | None, list[str]] = grouped((gpu, str(number)) for number, gpu in enumerate(machine.gpus))
     text = texts["head"].format(zone=machine.zone, models='"models.toml"' if demo else "")
     text += "".join(_local_pool(texts, number, *kind) for number, kind in enumerate((kinds or {None: []}).items(), 1))
     text += texts["demo"] if demo else ""

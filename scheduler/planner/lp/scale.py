@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
+from jobs.grouping import grouped
 from jobs.nouns.quota import CalendarQuota
 from scheduler.core.plan import Deferral
 from scheduler.core.reasons import GateClosed, NoAllowedPool, NotReleased, Outbid, Reason
@@ -60,9 +61,7 @@ class _KindPrices:
 def split_snapshot(snapshot: Snapshot) -> Parts:
     """Return groups of pools of equal size, with the densest jobs as their cores."""
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
-    by_kind: dict[tuple[object, ...], list[PoolView]] = {}
-    for view in views:
-        by_kind.setdefault(kind_of(view.pool), []).append(view)
+    by_kind = grouped((kind_of(view.pool), view) for view in views)
     matrix = JobMatrix(snapshot, [alike[0].pool for alike in by_kind.values()])
     smallest = min((len(alike) for alike in by_kind.values()), default=0)
     count = max(1, min(smallest, len(views) // POOLS_PER_GROUP))
@@ -170,10 +169,7 @@ def _families(jobs: Sequence[JobView], is_core: Bools, home: Collection[str]) ->
     """
     parents = {job.gate.parent for job in jobs if job.gate is not None}
     index_of = {job.name: index for index, job in enumerate(jobs) if job.name in parents}
-    sharing: dict[str, list[int]] = {}
-    for index, job in enumerate(jobs):
-        if job.share is not None:
-            sharing.setdefault(job.share.group, []).append(index)
+    sharing = grouped((job.share.group, index) for index, job in enumerate(jobs) if job.share is not None)
     family_of: dict[int, list[int]] = {}
     stack = [index for index, job in enumerate(jobs) if is_core[index] or job.name in home]
     while stack:

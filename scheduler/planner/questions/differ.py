@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jobs.grouping import grouped
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 from scheduler.planner.model.case import expected_of_live_runs
@@ -82,10 +83,8 @@ def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
 
 def outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
     """Return the outlook in ``plan`` of each open job that is planned or runs now, by name."""
-    planned_lanes: dict[str, list[tuple[Placement, PlannedLane]]] = {}
-    for placement in sorted(plan.placements, key=lambda placed: placed.start):
-        for planned_lane in placement.lanes:
-            planned_lanes.setdefault(planned_lane.job, []).append((placement, planned_lane))
+    by_start = sorted(plan.placements, key=lambda placed: placed.start)
+    planned_lanes = grouped((lane.job, (placement, lane)) for placement in by_start for lane in placement.lanes)
     live = expected_of_live_runs(snapshot)
     return {
         job.name: _outlook(job, planned_lanes.get(job.name, ()), live.get(job.name))

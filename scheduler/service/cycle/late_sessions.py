@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
 from jobs.lane_report import LaneReport
 from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import Manifest
@@ -77,10 +78,8 @@ def observe_late(ports: Ports, records: Sequence[Watched], now: int) -> tuple[se
 
     A missing answer changes nothing, however long it takes.
     """
-    by_pool: dict[str, list[Watched]] = {}
-    for one in records:
-        if one.run.pool in ports.platforms:  # the others wait until the pool is configured again
-            by_pool.setdefault(one.run.pool, []).append(one)
+    # Runs of other pools wait until their pool is configured again.
+    by_pool = grouped((one.run.pool, one) for one in records if one.run.pool in ports.platforms)
     answers = ports.calls.gather(
         "late sessions",
         {pool: partial(_observe_pool, ports, pool, mine, now) for pool, mine in sorted(by_pool.items())},

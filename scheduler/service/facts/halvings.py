@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
 from jobs.spec import Halving, JobSpec
@@ -128,9 +129,7 @@ def has_budget(record: JobRecord) -> bool:
 
 def budgets(tx: Connection) -> dict[str, int]:
     """Return by account the device seconds that remain of its budget."""
-    members: dict[str, list[JobRecord]] = defaultdict(list)
-    for record in jobs.with_budget(tx):
-        members[account(record.spec)].append(record)
+    members = grouped((account(record.spec), record) for record in jobs.with_budget(tx))
     return {name: _left_seconds(tx, records) for name, records in members.items()}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs.advice.seen import Measurement
 from jobs.advice.shape import Card, Setup
+from jobs.grouping import grouped
 from jobs.lane_report import LaneReport
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY, HOUR
@@ -58,10 +59,7 @@ class Overheads:
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
         """The median of delay, set-up and checkpoint seconds by pool, of jobs that have trained there."""
-        by_pool: dict[str, list[RateRecord]] = {}
-        for (_, pool), rate in self.measured.items():
-            if rate.samples:
-                by_pool.setdefault(pool, []).append(rate)
+        by_pool = grouped((pool, rate) for (_, pool), rate in self.measured.items() if rate.samples)
         return {
             pool: tuple(
                 sorted(getattr(rate, name) for rate in rates)[len(rates) // 2]

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from config.settings import AgentLimits
+from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY, HOUR
 from jobs.problem import NotFound, Refusal
@@ -100,10 +101,8 @@ def reserved_on_day(tx: Connection, now: int) -> int:
     A job counts with its budget, and when it is over with what it used. A sweep counts once.
     """
     since = now - now % DAY
-    accounts: dict[str, list[jobs.JobRecord]] = {}
-    for record in jobs.with_budget(tx):
-        if record.spec.agent and since <= record.created_at < since + DAY:
-            accounts.setdefault(halvings.account(record.spec), []).append(record)
+    added = (one for one in jobs.with_budget(tx) if one.spec.agent and since <= one.created_at < since + DAY)
+    accounts = grouped((halvings.account(record.spec), record) for record in added)
     left = halvings.budgets(tx) if accounts else {}
     total = 0
     for account, records in accounts.items():

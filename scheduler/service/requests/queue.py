@@ -5,7 +5,6 @@ These writes are not fenced by the lease but guarded by the job's old state, and
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,6 +13,7 @@ from sqlalchemy import Connection
 
 from config.settings import AgentLimits
 from jobs.catalogue import chain_of, wrong_share
+from jobs.grouping import grouped
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core import job as arrows
@@ -268,8 +268,5 @@ def take_up(database: Database, name: str, version: str, now: int, by: str, grac
 
 def jobs_by_version(tx: Connection) -> dict[str, list[str]]:
     """Return the jobs of the queue by corpus version; "" for those without one yet."""
-    result: defaultdict[str, list[str]] = defaultdict(list)
-    for record in jobs.everything(tx):
-        if record.spec.mixture is not None:
-            result[record.spec.mixture.corpus].append(record.spec.name)
-    return dict(result)
+    specs = (record.spec for record in jobs.everything(tx))
+    return grouped((spec.mixture.corpus, spec.name) for spec in specs if spec.mixture is not None)

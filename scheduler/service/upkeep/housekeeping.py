@@ -16,6 +16,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
 from jobs.nouns.window import DAY, HOUR
 from jobs.payload.bounds import Rejection
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
@@ -52,15 +53,11 @@ def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> 
     """Judge all unexpired checkpoints, of one job if asked; by job, highest step first. Raises UnknownJob."""
     live = runs.live(tx)
     marked = {mark.key: mark.delete_at for mark in checkpoints.marked(tx, job)}
-    by_job: dict[str, list[CheckpointRecord]] = {}
-    for record in checkpoints.unexpired(tx, job):
-        by_job.setdefault(record.manifest.job, []).append(record)
     result = []
-    for name, records in by_job.items():
+    for name, records in grouped((one.manifest.job, one) for one in checkpoints.unexpired(tx, job)).items():
         by_key = _verdicts(tx, name, records, live, rule, now)
-        result += [
-            JudgedCheckpoint(record, by_key[record.manifest.key], marked.get(record.manifest.key)) for record in records
-        ]
+        keys = [record.manifest.key for record in records]
+        result += [JudgedCheckpoint(one, by_key[key], marked.get(key)) for one, key in zip(records, keys, strict=True)]
     return result
 
 
@@ -190,11 +187,7 @@ def _expire(ports: Ports, now: int) -> None:
             # checkpoints without a verdict expired in an earlier pass
             if mark.key in reasons and not reasons[mark.key].stays:
                 checkpoints.expire(tx, mark.key, reasons[mark.key].why, now)
-    by_job: dict[str, list[str]] = {}
-    for mark in due:
-        if mark.key not in needed:
-            by_job.setdefault(mark.job, []).append(mark.key)
-    for job, keys in by_job.items():
+    for job, keys in grouped((mark.job, mark.key) for mark in due if mark.key not in needed).items():
         _delete(ports, job, keys)
 
 
