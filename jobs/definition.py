@@ -134,7 +134,7 @@ class Definition:
         if whole:  # its only step takes the given time, so that it gets no shorter session
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
-        self._check_inputs(values)
+        self._check_commands(values)
         self._check_halving(values)
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
@@ -232,8 +232,12 @@ class Definition:
             rungs = ", ".join(map(str, halving.rungs))
             self._wrong("target_step", target, "it is no rung of halving", f"write one of {rungs}")
 
-    def _check_inputs(self, values: Mapping[str, Any]) -> None:
-        """Report inputs in commands that the job does not have."""
+    def _check_commands(self, values: Mapping[str, Any]) -> None:
+        """Report what the job's commands use and cannot have: inputs, and for our trainer a TPU."""
+        needs = values["needs"]
+        if needs and needs.accelerator != "gpu" and any(word.endswith(_TRAINER) for word in values["command"] or ()):
+            why, remedy = "finetune needs torch with CUDA, and does not run on a TPU", "leave it out"
+            self._wrong("needs.accelerator", needs.accelerator, why, remedy)
         names = [each.name for each in values["inputs"]]
         evaluation = values["evaluation"]
         for key, words, inputs in (

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from jobs.nouns import keys
 from jobs.nouns.keys import Key, Option, Rule, Wrong, matching, number, one_of, or_off, span
+from jobs.nouns.pool import Pool
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -67,7 +68,10 @@ class StartFrom:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a session must have: devices (a range, from which the plan chooses), memory per device, number format."""
+    """What a session must have: devices (a range, from which the plan chooses), memory per device, number format.
+
+    ``accelerator`` says which devices the command can use: only a TPU, any device but a TPU (``gpu``), or any.
+    """
 
     devices_min: Annotated[int, keys.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")] = 1
     devices_max: int = 1
@@ -75,6 +79,16 @@ class Needs:
         float, number(0, 10**5, "GiB"), Option("Memory that it needs on each GPU, in GiB.", "--vram-gib")
     ] = 0.0
     dtype: Annotated[str, one_of("there is no such number format", "fp32", "fp16", "bf16", "int8")] = "fp32"
+    accelerator: Annotated[
+        str,
+        one_of("a job runs on devices other than TPUs, on TPUs, or on both", "gpu", "tpu", "any"),
+        Option("tpu or any: its command uses JAX or torch_xla, and can run on a TPU. Default: gpu."),
+    ] = "gpu"
+
+    def fits(self, pool: Pool) -> bool:
+        """Return whether the devices of a pool are of the right kind, with the needed memory and number format."""
+        of_kind = self.accelerator in {"any", pool.kind}
+        return of_kind and self.vram_gib <= pool.vram_gib and self.dtype in pool.dtypes
 
 
 @dataclass(frozen=True, slots=True)

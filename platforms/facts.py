@@ -1,4 +1,4 @@
-"""Facts: values for a pool's settings that were observed in its account; explicit settings have priority.
+"""Facts: values for a pool's settings by its kind of device or from its account; explicit settings have priority.
 
 A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``source``.
 """
@@ -17,6 +17,14 @@ from platforms.record_file import DamagedRecord, read_record
 FACTS = "facts.json"
 OPTION = "options."  # before the name of an option of the platform; any other name is a setting of the pool
 Facts = dict[str, dict[str, int | str]]
+_DOCUMENTED = "shipped, Kaggle's documentation 2026-11-21"
+SHIPPED: dict[tuple[str, str], Facts] = {
+    ("kaggle", "tpu"): {
+        "session_cap_seconds": {"value": 32_400, "assumed": 43_200, "source": _DOCUMENTED},
+        "options.machine_shape": {"value": "TpuV5E8", "assumed": "NvidiaTeslaT4", "source": _DOCUMENTED},
+    }
+}
+"""What a platform documents about a kind of device, by both; facts that were observed have priority."""
 
 
 def read_facts(state_dir: Path) -> dict[str, Facts]:
@@ -29,6 +37,7 @@ def read_facts(state_dir: Path) -> dict[str, Facts]:
 
 def with_facts(pool: Pool, facts: Facts, written: Mapping[str, Any]) -> Pool:
     """Return a pool with the facts for settings and options that its table ``written`` does not set."""
+    facts = {**SHIPPED.get((pool.platform, pool.kind), {}), **facts}
     options = {name.removeprefix(OPTION): str(fact["value"]) for name, fact in facts.items() if name.startswith(OPTION)}
     fields: dict[str, Any] = {
         name: fact["value"] for name, fact in facts.items() if hasattr(pool, name) and key_of(name) not in written

@@ -60,7 +60,7 @@ class PlatformContext:
     that a session may ask for; empty means that all have as many. ``is_priced`` says that a person has declared the
     price of an hour. ``hidden`` returns the paths that no session on this machine may see: credentials, settings,
     database, state, store. ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they
-    are known.
+    are known. ``kind`` is what the pool's devices are, "gpu" or "tpu"; empty means unknown.
     """
 
     state_folder: Path
@@ -72,6 +72,7 @@ class PlatformContext:
     store_kind: str = ""
     open_store: Callable[[], BlobStore] | None = None
     devices_per_session: int = 1
+    kind: str = ""
     device_counts: tuple[int, ...] = ()
     is_priced: bool = False
     hidden: Callable[[], Sequence[Path]] = tuple

@@ -164,6 +164,7 @@ class App:
             device_counts=pool.device_counts,
             session_cap_seconds=pool.session_cap_seconds,
             devices_per_session=pool.devices_per_session,
+            kind=pool.kind,
             is_priced=pool.price_microdollars_per_hour > 0,
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from pathlib import Path
 
 from jobs.advice.choice import MARGIN, Wishes, gains_of, nearest, priced
 from jobs.advice.memory import memory_of, pace_of, storage_of
 from jobs.advice.shape import RANK, STACKS, Card, Setup, cards, find_shape
+from jobs.payload.bounded_file import read_bounded
 from jobs.problem import NotFound
-from jobs.spec import Needs
+from jobs.spec import JobSpec, Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
@@ -22,6 +26,7 @@ _OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--d
 _DEVICES_MAX = 4
 _SAVED_SECONDS = 60  # minimum time for a checkpoint
 _STORED_BYTES = 50_000_000  # bytes per second into a remote store, until it is measured
+_FOR_TPUS = re.compile(rb"^\s*(import|from)\s+(jax|flax|torch_xla)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,16 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     rounded = tuple(max(1.0, round(gain, 2)) for gain in gains)
     saving = max(_SAVED_SECONDS, ceil(storage_of(setup).checkpoint / _STORED_BYTES))
     return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded, saving)
+
+
+def could_use_tpu(spec: JobSpec) -> bool:
+    """Return whether a job that names no TPU has a script that imports JAX or torch_xla; scripts are read here."""
+    if spec.code is None or spec.needs.accelerator != "gpu":
+        return False
+    scripts = [Path(spec.code.source, word) for word in spec.command if word.endswith(".py")]
+    with suppress(OSError):
+        return any(_FOR_TPUS.search(read_bounded(script)) for script in scripts if script.is_file())
+    return False
 
 
 def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:

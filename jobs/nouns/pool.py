@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from jobs.duration import show_duration
 from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
@@ -72,6 +72,11 @@ class Pool:
     as_of: Dated = ""
     options: Mapping[str, Line] = field(default_factory=dict)  # for the platform adapter alone
     enabled: bool = True
+
+    @property
+    def kind(self) -> Literal["gpu", "tpu"]:
+        """What its devices are; whatever is no TPU is "gpu", also processors."""
+        return "tpu" if self.accelerator.lower().startswith("tpu") else "gpu"
 
     @property
     def places(self) -> int:

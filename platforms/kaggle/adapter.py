@@ -15,6 +15,7 @@ from jobs.payload.clock import stopwatch
 from jobs.payload.store.tree import MOUNTED
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import (
+    BadOption,
     Capabilities,
     LaunchRequest,
     Misconfigured,
@@ -32,7 +33,7 @@ from platforms.kaggle.api.client import KaggleClient, Push, Pushed
 from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.kaggle.kernel.packing import BackgroundTasks, Inputs, Packed, TaskUnfinished, is_source_of, pack
 from platforms.kaggle.session.observer import DELETED, LaunchRecords, Observer, Record, Tail, find_orphans
-from platforms.kaggle.settings import read_settings
+from platforms.kaggle.settings import KaggleSettings, read_settings
 from platforms.record_file import DamagedRecord, unclear
 from platforms.registry import PlatformContext
 from platforms.relay import MANIFESTS, REPORTS, Intake, has_components
@@ -139,6 +140,7 @@ class KagglePlatform:
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = chosen = read_settings(settings)
         self._context = context
+        _check_kind(chosen, context)
         self._client = open_account(chosen, os.environ)
         root = context.state_folder.absolute()
         try:
@@ -225,7 +227,7 @@ class KagglePlatform:
             if not self._taken_back:
                 self._take_back()  # secrets that a killed daemon left, or that Kaggle did not delete before
             if not keys:
-                self._client.gpu_week()  # a call without keys checks that Kaggle answers
+                self._client.week()  # a call without keys checks that Kaggle answers
             for key in keys:
                 slug = self._slug(key)
                 if slug is None:
@@ -241,7 +243,7 @@ class KagglePlatform:
                     if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
                         self._take_back()
                 elif record is None:
-                    self._client.gpu_week()  # proves access: without it "denied" does not prove absence
+                    self._client.week()  # proves access: without it "denied" does not prove absence
         return result
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
@@ -257,7 +259,7 @@ class KagglePlatform:
         with self._answering("stop"):
             record = self._records.read(key)
             if record is None or record.state in {"ended", "void"}:
-                self._client.gpu_week()  # nothing to stop; the call only proves access
+                self._client.week()  # nothing to stop; the call only proves access
                 return
             if not force:
                 # Create, once, the dataset that a relay session polls as its stop flag.
@@ -292,10 +294,10 @@ class KagglePlatform:
                 yield from self._tail.read(record, offset, limit_bytes)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return the GPU time of this week as Kaggle reports it."""
+        """Return the time of GPUs or TPUs of this week as Kaggle reports it."""
         with self._answering("read_quota"):
             require_one_account(self._client, self._context)
-            week = self._client.gpu_week()
+            week = self._client.week()
         if not now < week.end <= now + _WEEK_AND_SKEW_SECONDS:
             raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended, or ends, at {week.end}")
         return [week]
@@ -331,7 +333,7 @@ class KagglePlatform:
         """Delete kernels and records of the ended sessions in ``over``, then unused datasets; return the keys."""
         removed = []
         with self._answering("sweep"):
-            self._client.gpu_week()
+            self._client.week()
             in_use: set[str] = set()
             damaged = False
             for key in self._records.all_keys():
@@ -436,7 +438,7 @@ class KagglePlatform:
             return Refused("kaggle", "launch", error, "Wait until a session ends")
         if "quota" in words:
             try:
-                refresh = self._client.gpu_week().end
+                refresh = self._client.week().end
             except PlatformError:
                 refresh = 0
             until = refresh if refresh > now else None
@@ -457,6 +459,17 @@ class KagglePlatform:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             where = self._context.state_folder
             raise Unreachable("kaggle", action, f"{type(error).__name__}: {error}", f"Check {where}") from error
+
+
+def _check_kind(settings: KaggleSettings, context: PlatformContext) -> None:
+    """Raise BadOption if a pool's devices are not those of its sessions."""
+    is_tpu, shape = settings.quota == "tpu", settings.machine_shape
+    if context.kind and shape and is_tpu != (context.kind == "tpu"):
+        why = f"machine_shape = {shape} does not fit the pool's accelerator"
+        raise BadOption("kaggle", "load", why, 'Leave it out; for a TPU write accelerator = "TPU v5e-8"')
+    if is_tpu and context.devices_per_session > 1:
+        why = "devices_per_session: the chips of a TPU are one device, and train one job"
+        raise BadOption("kaggle", "load", why, "Leave it out")
 
 
 def _named(packed: Packed, kind: str) -> tuple[str, ...]:

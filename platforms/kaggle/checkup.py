@@ -73,25 +73,26 @@ def _installed(distribution: str) -> str:
 
 def _credentials(client: KaggleClient) -> Checked:
     owner = client.owner()
-    client.gpu_week()  # proves that Kaggle accepts them: the owner of a key is known without a call
+    client.week()  # proves that Kaggle accepts them: the owner of a key is known without a call
     return Checked("ok", f"{owner}, by {client.wire.credentials.origin}")
 
 
 def _quota(client: KaggleClient) -> Checked:
-    week = client.gpu_week()
+    week = client.week()
     left = max(0, week.left_seconds)
-    sentence = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} GPU hours are left this week"
+    sentence = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} {client.quota.upper()} hours are left this week"
     return Checked("ok", sentence) if left else Checked("warning", sentence, "Wait for the refresh")
 
 
 def _clock(client: KaggleClient, now: float) -> Checked:
-    client.gpu_week()
+    client.week()
     return check_clock(client.wire.clock_shown, now, "Kaggle")
 
 
 def _accelerator(shape: str) -> Checked:
+    use = "TpuV5E8" if shape.startswith("Tpu") else "NvidiaTeslaT4"
     if shape in _RETIRED:
-        return Checked("warning", f"{shape} is retired and silently replaced", "Set machine_shape = NvidiaTeslaT4")
+        return Checked("warning", f"{shape} is retired and silently replaced", f"Set machine_shape = {use}")
     return Checked("ok", shape or "none: CPU kernels")
 
 

@@ -130,6 +130,11 @@ class KaggleSettings:
     pause_seconds: Annotated[float, Written("pause_milliseconds", 0.001)] = 1.0
     idle_seconds: Annotated[float, Written("idle_milliseconds", 0.001, least=1)] = 2.0
 
+    @property
+    def quota(self) -> Literal["gpu", "tpu"]:
+        """The hours of the account that sessions use; CPU kernels use none."""
+        return "tpu" if self.machine_shape.startswith("Tpu") else "gpu"
+
     def relays(self, store_kind: str) -> bool:
         """Return whether sessions cannot reach an artifact store of this kind directly; "" means no store."""
         out_of_reach = store_kind == "directory" or not self.internet

@@ -180,7 +180,8 @@ def _lane(
     if pool.name not in job.rates:
         yield f"{what}: speed unknown"
         return
-    if needs.vram_gib > pool.vram_gib or needs.dtype not in pool.dtypes:
+    wrong_kind = needs.accelerator not in {"any", pool.kind}
+    if wrong_kind or needs.vram_gib > pool.vram_gib or needs.dtype not in pool.dtypes:
         yield f"{what}: does not fit"
     if not needs.devices_min <= planned_lane.devices <= max(needs.devices_max, needs.devices_min):
         yield f"{what}: {counted(planned_lane.devices, 'device')}"

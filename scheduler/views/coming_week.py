@@ -288,6 +288,8 @@ class _Obstacles:
         pool, needs = self._case.capacities[number].pool, job.needs
         if job.allowed_pools and pool.name not in job.allowed_pools:
             return f"may not use {pool.name}", f"if {pool.name} is among its pools"
+        if needs.accelerator not in {"any", pool.kind}:
+            return f"needs a {needs.accelerator.upper()}", ""
         if needs.vram_gib > pool.vram_gib:
             return f"needs {needs.vram_gib:g} GiB", f"if it fits into {pool.vram_gib:g} GiB (schedctl advise)"
         if needs.dtype not in pool.dtypes:

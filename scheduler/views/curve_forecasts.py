@@ -10,6 +10,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from jobs.advice.job import could_use_tpu
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR, WEEK
 from jobs.size import counted
@@ -91,13 +92,17 @@ class JobAdvice:
 
 @dataclass(frozen=True, slots=True)
 class HoursAdvice:
-    """The jobs by what ``hours`` more buy, as a share of the metric, best first; ``free_hours`` of the week by pool."""
+    """The jobs by what ``hours`` more buy, as a share of the metric, best first; ``free_hours`` of the week by pool.
+
+    ``for_tpu`` are the jobs that could use the TPU of a pool, and do not name it among their needs.
+    """
 
     start: int
     end: int
     hours: float
     free_hours: Mapping[str, float]
     jobs: tuple[JobAdvice, ...]
+    for_tpu: tuple[str, ...] = ()
 
 
 class JobCurve:
@@ -226,13 +231,14 @@ def hours_advice(
     usual = median(shares) if len(shares) > 1 else None
     judged = [_judged(row, record.spec, usual) for row, record in zip(rows, records, strict=True)]
     order = sorted(judged, key=lambda row: share_per_hour(row.forecast) or -inf, reverse=True)
-    return HoursAdvice(now, now + WEEK, hours, free, tuple(order))
+    specs = [record.spec for record in records] if any(pool.kind == "tpu" for pool in pools.values()) else []
+    for_tpu = tuple(spec.name for spec in specs if could_use_tpu(spec))
+    return HoursAdvice(now, now + WEEK, hours, free, tuple(order), for_tpu)
 
 
 def _may_use(spec: JobSpec, pool: Pool) -> bool:
     needs, allowed = spec.needs, not spec.pools or pool.name in spec.pools
-    fits = needs.vram_gib <= pool.vram_gib and needs.dtype in pool.dtypes
-    return allowed and fits and needs.devices_min <= pool.devices_per_session
+    return allowed and needs.fits(pool) and needs.devices_min <= pool.devices_per_session
 
 
 def share_per_hour(one: JobForecast) -> float | None:

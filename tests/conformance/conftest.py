@@ -116,14 +116,15 @@ def local(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def kaggle(folder: Path, **habits: Any) -> Iterator[Place]:
+def kaggle(folder: Path, *, shape: str = "NvidiaTeslaT4", **habits: Any) -> Iterator[Place]:
     """Kaggle's adapter against the emulator, over HTTP. Fails when a kernel leaves a process behind."""
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
     (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (folder / "kaggle.json").chmod(0o600)
-    rules = Habits(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02, **habits)
+    most: dict[str, Any] = {"gpu_sessions_max": SESSIONS_MAX, "tpu_sessions_max": SESSIONS_MAX}
+    rules = Habits(**most, queue_seconds=0.02, dataset_seconds=0.02, **habits)
     place = PublishingPlace(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
@@ -132,6 +133,7 @@ def kaggle(folder: Path, **habits: Any) -> Iterator[Place]:
             "emulator": server.address,
             "credentials": str(folder / "kaggle.json"),
             "slug_prefix": "uff-",
+            "machine_shape": shape,
             "pause_milliseconds": "0",
             "idle_milliseconds": "50",
         }
@@ -332,6 +334,7 @@ def _flipped(habits: dict[str, Any]) -> Callable[[Path, pytest.FixtureRequest], 
 
 LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]] = {
     "skypilot-real": lambda folder, request: real_skypilot(folder, request.getfixturevalue("sky")),
+    "kaggle: TPU": lambda folder, _request: kaggle(folder, shape="TpuV5E8"),
     **{f"kaggle: {question}": _flipped(habits) for question, habits in FLIPPED.items() if question != SPARED},
     **{f"kaggle: answers {seed}": _flipped(drawn_answers(seed, without=SPARED)) for seed in range(5)},
 }

@@ -1,10 +1,12 @@
 """Jobs of our trainer as the planner sees them before they ran: needs, speeds on unused pools, and why none fits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.advice.job import could_use_tpu
 from jobs.definition import Definition
 from jobs.nouns.pool import Pool
 from jobs.problem import Problem
@@ -67,6 +69,34 @@ def test_images_of_a_model_that_sees_take_memory_of_a_job() -> None:
     few, many = (job("--image-tokens", count, inputs=seeing).needs.vram_gib for count in ("64", "2048"))
     assert few < job(inputs=seeing).needs.vram_gib < many
     assert job("--image-tokens", "64").needs == job().needs, "who sees nothing has none"
+
+
+def test_our_trainer_refuses_a_tpu() -> None:
+    spec, problems = read({**table(), "needs": {"accelerator": "tpu"}})
+    assert spec is None
+    assert [(one.key, one.why) for one in problems] == [
+        ("needs.accelerator", "finetune needs torch with CUDA, and does not run on a TPU")
+    ]
+    assert job().needs.accelerator == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("source", "accelerator", "could"),
+    [
+        ("import numpy\nimport jax.numpy as jnp\n", "gpu", True),
+        ("    from torch_xla import core\n", "gpu", True),
+        ("import jax\n", "any", False),  # it says so already
+        ("import torch  # not jax\n", "gpu", False),
+    ],
+)
+def test_scripts_that_could_use_a_tpu_are_known(tmp_path: Path, source: str, accelerator: str, could: bool) -> None:
+    (tmp_path / "train.py").write_text(source)
+    words = {"command": ["{python}", "train.py"], "code": str(tmp_path), "needs": {"accelerator": accelerator}}
+    spec, problems = read({"name": "x", "target_step": 10, "steps_per_hour": 5, "role": "job", **words})
+    assert spec is not None, problems
+    assert could_use_tpu(spec) is could
+    (tmp_path / "train.py").unlink()
+    assert not could_use_tpu(spec)
 
 
 def test_what_is_left_out_is_advised() -> None:

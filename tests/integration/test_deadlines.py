@@ -161,7 +161,7 @@ CLIENTS: list[tuple[Callable[[int], Any], type[Exception]]] = [
     (chat, NoChatAnswer),
     (parameters, ConnectionError),
     (role, ConnectionError),
-    (lambda port: KaggleClient(kaggle(port), 1, 0).gpu_week(), Unreachable),
+    (lambda port: KaggleClient(kaggle(port), 1, 0).week(), Unreachable),
     (kaggle_file, Unreachable),
     (kaggle_notebook, TimeoutError),
 ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.place import EmulatedSession, KaggleAccount, Kernel, KernelVersion
+from platforms.emulators.kaggle.place import EmulatedSession, KaggleAccount, Kernel, KernelVersion, Kind
 from platforms.emulators.kaggle.server import Body, Handler, KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, denied
 from tests.lab.faults import Fault, Faults
@@ -107,7 +107,7 @@ class Habits(KaggleRules):
     says RUNNING. ``bare_when_empty``: a list without kernels is ``{}``. ``books_whole_sessions``: a session counts in
     the week in which it began. ``mounts_below`` is one more folder above each input. ``refused_leaves_kernel``: a
     refused push leaves a kernel without a session. ``refuses_cancel`` and ``delete_spares_sessions``: these do not end
-    a session.
+    a session. ``tpu_counts_as_gpu``: sessions with a TPU count among those with GPUs, of which only so many may run.
     """
 
     timeout_ignored: bool = False
@@ -130,6 +130,7 @@ class Habits(KaggleRules):
     refused_leaves_kernel: bool = False
     refuses_cancel: bool = False
     delete_spares_sessions: bool = False
+    tpu_counts_as_gpu: bool = False
 
 
 FLIPPED: dict[str, dict[str, Any]] = {
@@ -148,6 +149,7 @@ FLIPPED: dict[str, dict[str, Any]] = {
     "a new kernel is hidden": {"kernel_hidden_wall_seconds": 0.5},
     "a log has 64 kB": {"log_bytes_max": 1 << 16},
     "pages are short": {"page_max": 2, "pages_by_token": True},
+    "TPUs count among GPU sessions": {"tpu_counts_as_gpu": True},
     "an answer to a push is terse": {"tells_landing": False, "output_redirects": True},
 }
 """The other answer to each question that only an account settles (docs/kaggle.md), as Habits."""
@@ -200,6 +202,13 @@ class PublishingPlace(KaggleAccount):
             setattr(session, "_end", lambda status, failure, **_: over(status, failure, kept=True))  # noqa: B010
         return super().attach_session(session)
 
+    def refusal(self, kind: Kind) -> str:
+        """See KaggleAccount.refusal."""
+        with_gpus = [session for session in self.sessions() if session.live and session.terms.kind != "CPU"]
+        if self.rules.tpu_counts_as_gpu and kind != "CPU" and len(with_gpus) >= self.rules.gpu_sessions_max:
+            return super().refusal("GPU") or f"Maximum batch GPU session count of {len(with_gpus)} reached."
+        return super().refusal(kind)
+
     def cancel(self, session_id: object) -> dict[str, Any]:
         """See KaggleAccount.cancel."""
         if self.rules.refuses_cancel:
@@ -216,21 +225,21 @@ class PublishingPlace(KaggleAccount):
             self.deleted[slug] = self.kernels.pop(slug)
         return {}
 
-    def gpu_seconds_used(self, start: float, end: float) -> float:
-        """See KaggleAccount.gpu_seconds_used."""
+    def seconds_used(self, start: float, end: float, kind: Kind = "GPU") -> float:
+        """See KaggleAccount.seconds_used."""
         extra = self.rules.unannounced_extra_seconds if (start, end) == self.week(self.clock.now()) else 0
-        return super().gpu_seconds_used(start, end) + extra
+        return super().seconds_used(start, end, kind) + (extra if kind == "GPU" else 0)
 
     def quota(self) -> dict[str, Any]:
         """See KaggleAccount.quota."""
         answer, now = super().quota(), self.clock.now()
-        if self.rules.reserves:
+        for kind in ("GPU", "TPU") if self.rules.reserves else ():
             ends = [
                 (one.started_at or now) + (one.terms.limit_seconds or 0)
                 for one in self.sessions()
-                if one.live and one.terms.is_gpu
+                if one.live and one.terms.kind == kind
             ]
-            answer["gpuQuota"]["timeReserved"] = f"{sum(max(0.0, end - now) for end in ends):.9f}s"
+            answer[f"{kind.lower()}Quota"]["timeReserved"] = f"{sum(max(0.0, end - now) for end in ends):.9f}s"
         return answer
 
     def last_run_at(self, kernel: Kernel) -> float:

@@ -109,7 +109,11 @@ def test_an_evaluation_is_written_in_full() -> None:
     evaluation = {"command": ["score"], "set": "/items.jsonl"}
     gates = [{"metric": "a", "kind": "better"}]
     table = table_of(job_from_table({**PLAIN, "evaluation": evaluation, "gates": gates}, "job.toml"))
-    more = {"longest": "30m", "needs": {"devices": 1, "vram_gib": 0.0, "dtype": "fp32"}, "pools": []}
+    more = {
+        "longest": "30m",
+        "needs": {"devices": 1, "vram_gib": 0.0, "dtype": "fp32", "accelerator": "gpu"},
+        "pools": [],
+    }
     assert table["evaluation"] == evaluation | more | {"promote": "automatic", "at": [1.0], "within": "2d"}
     assert table["gates"] == gates
     assert "pools" not in table

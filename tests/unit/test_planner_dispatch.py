@@ -181,6 +181,11 @@ OPEN = PoolView(SAGEMAKER)
             {"needs": Needs(vram_gib=80)},
             DoesNotFit("1 x 80 GiB, fp32", "1 x 16 GiB, fp16, fp32 (sagemaker)"),
         ),
+        (
+            OPEN,
+            {"needs": Needs(accelerator="tpu")},
+            DoesNotFit("1 x 0 GiB, fp32, TPU", "1 x 16 GiB, fp16, fp32, GPU (sagemaker)"),
+        ),
         (EMPTY, {"deadline": NOW + HOUR}, DeadlineUnreachable(NOW + HOUR, 4.0, 1.0)),
         (EMPTY, {}, QuotaEmpty("sagemaker", "day", NOW + DAY)),
         (FULL, {}, ConcurrencyFull("sagemaker", 1, NOW + HOUR)),
@@ -299,3 +304,17 @@ def test_a_session_of_an_earlier_plan_comes_early_only_as_a_whole(used: int, beg
     pins = {0: (PinnedSession(NOW + 23 * HOUR, (0,), 4 * HOUR),)}
     placed = make_schedule(make_case(later), PlanPolicy(pinned=pins)).placements
     assert (placed[0].start, placed[0].end) == (NOW + begins * HOUR, NOW + (begins + 4) * HOUR)
+
+
+def test_only_jobs_that_say_so_are_planned_on_a_tpu() -> None:
+    """And a job that needs one waits for it, however much room the other pools have."""
+    tpu = replace(SAGEMAKER, name="tpu", accelerator="TPU v5e-8")
+    pools = ("sagemaker", "tpu")
+    jobs = [replace(job(kind, 8, pools), needs=Needs(accelerator=kind)) for kind in ("gpu", "tpu", "any")]
+    snapshot = case(*jobs, pools=(SAGEMAKER, tpu))
+    for plan in (dispatch(snapshot), plan_week(snapshot)):
+        planned = {(lane.job, one.pool) for one in plan.placements for lane in one.lanes}
+        assert {pool for name, pool in planned if name == "gpu"} == {"sagemaker"}
+        assert {pool for name, pool in planned if name == "tpu"} == {"tpu"}
+        assert "any" in {name for name, _ in planned}
+        assert not verify(snapshot, plan)

@@ -266,6 +266,10 @@ EDGES = {
     "numbers": (
         Case(jobs=[job(needs=Needs(dtype="fp16"))]), Case(jobs=[job(needs=Needs(dtype="bf16"))]), "does not fit",
     ),
+    "kind of device": (
+        Case(jobs=[job(needs=Needs(accelerator="any"))]), Case(jobs=[job(needs=Needs(accelerator="tpu"))]),
+        "does not fit",
+    ),
     "devices at most": (
         Case(one(0, HOUR, 2_800, 2), [BROAD]), Case(one(0, HOUR, 2_800, 2), [job()]), "2 devices",
     ),

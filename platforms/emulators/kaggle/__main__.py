@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--owner", default="alice")
     parser.add_argument("--key-file", type=Path, help="holds the API key; without it: the standard input")
     parser.add_argument("--gpu-hours", type=float, default=30.0, help="GPU hours of a week")
+    parser.add_argument("--tpu-hours", type=float, default=20.0, help="TPU hours of a week")
     options = parser.parse_args()
     try:
         key = (options.key_file.read_text() if options.key_file else sys.stdin.readline()).strip()
@@ -40,7 +41,8 @@ def main() -> None:
     if not key:
         parser.error(f"{options.key_file or 'the standard input'} holds no API key: any word will do")
     folder = options.folder.absolute()
-    rules = KaggleRules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
+    gpu, tpu = (round(hours * 3600) for hours in (options.gpu_hours, options.tpu_hours))
+    rules = KaggleRules(gpu_seconds_per_week=gpu, tpu_seconds_per_week=tpu)
     place = KaggleAccount(folder, clock_of(options), options.owner, key, rules)
     over = ending()
     server = KaggleServer(place, options.port)  # it answers no request yet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
@@ -15,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypedDict, cast
+from typing import Any, Literal, Self, TypedDict, cast
 
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, KaggleStorage, denied
@@ -27,13 +29,21 @@ from platforms.local.processes import MARK, kill_members, start_ticks
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
 _T4 = ("Tesla T4", "Tesla T4")
-# The accelerators of a machine shape; retired shapes are silently replaced.
+Kind = Literal["GPU", "TPU", "CPU"]
+# The GPUs of a machine shape, as nvidia-smi names them; retired shapes are silently replaced.
 _SHAPES: dict[str, tuple[str, ...]] = {
     "NvidiaTeslaT4": _T4,
     "NvidiaTeslaP100": _T4,
     "NvidiaL4": ("NVIDIA L4",) * 4,
     "NvidiaL4X1": ("NVIDIA L4",),
 }
+_NO_TPUS = frozenset({"TpuV232", "TpuV2256"})  # retired shapes that get a CPU
+
+
+def _kind_of(body: Mapping[str, Any]) -> Kind:
+    if body.get("enableTpu"):
+        return "CPU" if body.get("machineShape") in _NO_TPUS else "TPU"
+    return "GPU" if body.get("enableGpu") else "CPU"
 
 
 @dataclass(slots=True)
@@ -88,27 +98,35 @@ class KaggleAccount:
         start = instant - (instant - _SATURDAY) % _WEEK
         return start, start + _WEEK
 
-    def gpu_seconds_used(self, start: float, end: float) -> float:
-        """Return the GPU seconds billed in [start, end): wall-clock time per session, whatever its number of GPUs."""
-        return sum(session.billed_within(start, end) for session in self.sessions() if session.terms.is_gpu)
+    def seconds_used(self, start: float, end: float, kind: Kind = "GPU") -> float:
+        """Return the seconds billed in [start, end): wall-clock time per session, whatever its number of devices."""
+        return sum(session.billed_within(start, end) for session in self.sessions() if session.terms.kind == kind)
 
-    def gpu_seconds_left(self) -> float:
-        """Return the GPU seconds left this week."""
-        return self.rules.gpu_seconds_per_week - self.gpu_seconds_used(*self.week(self.clock.now()))
+    def seconds_per_week(self, kind: Kind) -> float:
+        """Return the seconds that sessions of a kind may use in a week."""
+        return {"GPU": self.rules.gpu_seconds_per_week, "TPU": self.rules.tpu_seconds_per_week}.get(kind, math.inf)
+
+    def seconds_left(self, kind: Kind) -> float:
+        """Return the seconds of a kind left this week."""
+        return self.seconds_per_week(kind) - self.seconds_used(*self.week(self.clock.now()), kind)
 
     def quota(self) -> dict[str, Any]:
         """GetAcceleratorQuotaStatistics."""
         start, end = self.week(self.clock.now())
-        used = self.gpu_seconds_used(start, end)
         return {
             "quotaRefreshTime": instant_text(end),
-            "gpuQuota": {
-                "timeUsed": f"{used:.9f}s",
-                "timeReserved": "0s",
-                "totalTimeAllowed": f"{self.rules.gpu_seconds_per_week}s",
-                "isPayToScaleEnabled": False,
-                "hasEverRun": used > 0,
-            },
+            "gpuQuota": self._quota_of("GPU", start, end),
+            "tpuQuota": self._quota_of("TPU", start, end),
+        }
+
+    def _quota_of(self, kind: Kind, start: float, end: float) -> dict[str, Any]:
+        used = self.seconds_used(start, end, kind)
+        return {
+            "timeUsed": f"{used:.9f}s",
+            "timeReserved": "0s",
+            "totalTimeAllowed": f"{self.seconds_per_week(kind)}s",
+            "isPayToScaleEnabled": False,
+            "hasEverRun": used > 0,
         }
 
     def last_run_at(self, kernel: Kernel) -> float:
@@ -126,8 +144,8 @@ class KaggleAccount:
         if owner != self.owner:
             raise denied("kernels.update")
         runs = body.get("kernelExecutionType") != "QUICK_SAVE"
-        is_gpu = bool(body.get("enableGpu"))
-        if runs and (error := self._refusal(is_gpu=is_gpu)):
+        kind = _kind_of(body)
+        if runs and (error := self.refusal(kind)):
             return {"error": error}
         kernel = self.kernels.get(declared)
         if kernel is None:
@@ -143,7 +161,7 @@ class KaggleAccount:
         inputs = folder / "kaggle" / "input"
         invalid = [source for source in body.get("datasetDataSources") or () if not self.attach(source, inputs)]
         models = [source for source in body.get("modelDataSources") or () if not self.attach_model(source, inputs)]
-        session = self._session(body, text, folder, is_gpu=is_gpu) if runs else None
+        session = self._session(body, text, folder, kind) if runs else None
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
             session.begin()
@@ -166,25 +184,26 @@ class KaggleAccount:
         del source, target
         return False
 
-    def _refusal(self, *, is_gpu: bool) -> str:
-        live = sum(session.live and session.terms.is_gpu == is_gpu for session in self.sessions())
-        most, kind = (self.rules.gpu_sessions_max, "GPU") if is_gpu else (self.rules.cpu_sessions_max, "CPU")
+    def refusal(self, kind: Kind) -> str:
+        """Return why no further session of a kind may start; "" if one may."""
+        live = sum(session.live and session.terms.kind == kind for session in self.sessions())
+        most = getattr(self.rules, f"{kind.lower()}_sessions_max")
         if live >= most:
             return f"Maximum batch {kind} session count of {most} reached."
-        if is_gpu and self.gpu_seconds_left() <= 0:
-            return f"Maximum weekly GPU quota of {self.rules.gpu_seconds_per_week / 3600:.2f} hours reached."
+        if self.seconds_left(kind) <= 0:
+            return f"Maximum weekly {kind} quota of {self.seconds_per_week(kind) / 3600:.2f} hours reached."
         return ""
 
-    def _session(self, body: dict[str, Any], text: str, folder: Path, *, is_gpu: bool) -> EmulatedSession:
-        timeout = body.get("sessionTimeoutSeconds")
-        limit = min(float(timeout or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
+    def _session(self, body: dict[str, Any], text: str, folder: Path, kind: Kind) -> EmulatedSession:
+        cap = self.rules.tpu_session_cap_seconds if kind == "TPU" else self.rules.session_cap_seconds
+        limit = min(float(body.get("sessionTimeoutSeconds") or cap), float(cap))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
         terms = PushTerms(
             session_id=self._number(),
             source=text,
             folder=folder,
-            is_gpu=is_gpu,
-            gpus=_SHAPES.get(shape, ()) if is_gpu else (),
+            kind=kind,
+            gpus=_SHAPES.get(shape, ()) if kind == "GPU" else (),
             limit_seconds=limit,
             queue_seconds=self.rules.queue_seconds,
             log_bytes_max=self.rules.log_bytes_max,
@@ -195,7 +214,7 @@ class KaggleAccount:
     def attach_session(self, session: EmulatedSession) -> EmulatedSession:
         """Connect a session, new or restored, to this account, and return it."""
         session.terms.address = self.address
-        return session.attach(self.clock, self.gpu_seconds_left, self.note)
+        return session.attach(self.clock, partial(self.seconds_left, session.terms.kind), self.note)
 
     def _number(self) -> int:
         self.next_number += 1
@@ -273,7 +292,7 @@ class PushTerms:
     session_id: int
     source: str
     folder: Path  # holds kaggle/input, kaggle/working and bin
-    is_gpu: bool
+    kind: Kind
     gpus: tuple[str, ...]
     limit_seconds: float | None
     queue_seconds: float
@@ -502,8 +521,8 @@ class EmulatedSession:
         now, limit = self.clock.now(), self.terms.limit_seconds
         if limit is not None and self.started_at is not None and now >= self.started_at + limit:
             return "ERROR", "Your notebook was stopped because it exceeded the maximum allowed run time"
-        if self.terms.is_gpu and self.quota_left() <= 0:
-            return "CANCEL_ACKNOWLEDGED", "Weekly GPU quota exceeded"
+        if self.quota_left() <= 0:
+            return "CANCEL_ACKNOWLEDGED", f"Weekly {self.terms.kind} quota exceeded"
         return None
 
     def _say(self, stream: str, text: str) -> None:

@@ -31,9 +31,12 @@ class KaggleRules:
     """
 
     gpu_sessions_max: int = 2
+    tpu_sessions_max: int = 1
     cpu_sessions_max: int = 5
     session_cap_seconds: int = 43_200
+    tpu_session_cap_seconds: int = 32_400
     gpu_seconds_per_week: int = 108_000
+    tpu_seconds_per_week: int = 72_000
     queue_seconds: float = 16.0
     dataset_hidden_seconds: float = 0.0
     dataset_seconds: float = 5.0

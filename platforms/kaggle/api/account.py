@@ -35,7 +35,7 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Kaggle
     except Exception as error:
         raise Misconfigured("kaggle", "load", str(error), "Unset it, or set it to PROD") from error
     wire = Wire(read_credentials(settings.credentials, environ), settings.emulator, settings.call_seconds)
-    return KaggleClient(wire, settings.tries, settings.pause_seconds)
+    return KaggleClient(wire, settings.tries, settings.pause_seconds, settings.quota)
 
 
 # The account name of a pool is stored on disk, because two accounts of one owner are rejected across all pools.

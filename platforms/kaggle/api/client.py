@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from jobs.inputs.folder import TreeError
 from jobs.payload.store.tree import BadListing, Entry
@@ -224,10 +224,12 @@ class OutputPage:
 class KaggleClient:
     """A client of Kaggle's API for one account, with plain values as arguments and results.
 
-    A read is attempted at most ``tries`` times, with pauses of ``pause_seconds`` or longer.
+    A read is attempted at most ``tries`` times, with pauses of ``pause_seconds`` or longer. ``quota`` says of which
+    hours of the account its sessions are.
     """
 
-    def __init__(self, wire: Wire, tries: int, pause_seconds: float) -> None:
+    def __init__(self, wire: Wire, tries: int, pause_seconds: float, quota: Literal["gpu", "tpu"] = "gpu") -> None:
+        self.quota = quota
         self.wire = wire
         self._username = wire.credentials.username
         self._tries = tries
@@ -307,8 +309,8 @@ class KaggleClient:
             "dataset_data_sources": list(push.datasets),
             "model_data_sources": list(push.models),
             "is_private": True,
-            "enable_gpu": bool(push.machine_shape),
-            "enable_tpu": False,
+            "enable_gpu": bool(push.machine_shape) and self.quota == "gpu",
+            "enable_tpu": self.quota == "tpu",
             "enable_internet": push.internet,
             "docker_image_pinning_type": "original",
             "session_timeout_seconds": push.timeout_seconds,
@@ -415,11 +417,14 @@ class KaggleClient:
             require_missing(error)
             return False
 
-    def gpu_week(self) -> QuotaReading:
-        """Return the GPU time of this week as Kaggle reports it. Raises Unreachable, also if it is incomplete."""
+    def week(self) -> QuotaReading:
+        """Return the time of GPUs, or of TPUs, of this week as Kaggle reports it.
+
+        Raises Unreachable, also if the report is incomplete.
+        """
         name = "GetAcceleratorQuotaStatistics"
         try:
-            return self.read(_KERNELS, name, {}, _gpu_week)
+            return self.read(_KERNELS, name, {}, partial(_week, f"{self.quota}Quota"))
         except Denied as error:
             raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
 
@@ -439,12 +444,12 @@ def _output(answer: Answer) -> OutputPage:
     return OutputPage(files, log if isinstance(log, str) else json.dumps(log or []), answer.text("nextPageToken"))
 
 
-def _gpu_week(answer: Answer) -> QuotaReading:
-    gpu, refresh = answer.needed_part("gpuQuota"), answer.instant("quotaRefreshTime")
-    allowed, used, reserved = (gpu.duration(name) for name in ("totalTimeAllowed", "timeUsed", "timeReserved"))
+def _week(part: str, answer: Answer) -> QuotaReading:
+    quota, refresh = answer.needed_part(part), answer.instant("quotaRefreshTime")
+    allowed, used, reserved = (quota.duration(name) for name in ("totalTimeAllowed", "timeUsed", "timeReserved"))
     if refresh is None or allowed is None:
         raise NoAnswer("the books are incomplete")
-    if used is None and gpu.flag("hasEverRun"):
+    if used is None and quota.flag("hasEverRun"):
         raise NoAnswer("the books do not tell what is used")
     end = round(refresh)
     return QuotaReading(

@@ -493,7 +493,7 @@ class Observer:
         Two, because Kaggle may deny access for a moment, and its lists may lag. A kernel that ran, and that we did not
         delete, must be missing again after a while.
         """
-        self._client.gpu_week()
+        self._client.week()
         if self._client.last_run(record.slug) is not None:
             return None
         if record.state == "intent":

@@ -242,9 +242,10 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     pool = pools[words]
     card = card_of(pool)
     if card is None:
-        raise NotFound(
-            f"pool {words}", f"its accelerator {pool.accelerator!r} is no card that is known", "Name one: --on 4090"
-        )
+        why = f"its accelerator {pool.accelerator!r} is no card that is known"
+        if pool.kind == "tpu":
+            why = "finetune needs torch with CUDA; scripts of yours that use JAX or torch_xla can train on a TPU"
+        raise NotFound(f"pool {words}", why, "Name a card: --on 4090")
     if pool.price_microdollars_per_hour and wishes.usd_per_hour is None:
         wishes = replace(wishes, usd_per_hour=pool.price_microdollars_per_hour / 1e6)
     with cli.app.database.read() as tx:

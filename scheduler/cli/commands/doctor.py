@@ -153,7 +153,8 @@ def _extras(app: App) -> set[str]:
 
 def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
     """Return a platform's checks for each of its pools; with default settings if no pool uses it."""
-    pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
+    named = {pool.name: pool for pool in cli.app.settings.pools if pool.platform == platform}
+    pools = {name: dict(cli.app.pools.get(name, pool).options) for name, pool in named.items()}
     checks: dict[str, Callable[[], Checked]] = {
         f"{name}: {check}" if name else check: call
         for name, options in (pools or {"": {}}).items()

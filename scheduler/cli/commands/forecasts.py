@@ -82,6 +82,8 @@ def show_advice(cli: Cli, hours: float = HOURS) -> None:
         },
     )
     commands = [f"{row.command}    # {row.verdict}: {row.why}" for row in advice.jobs if row.command]
+    why = "imports JAX or torch_xla, so it could use a TPU"
+    commands += [f"schedctl queue edit {job} --set needs.accelerator=any    # {why}" for job in advice.for_tpu]
     for line in ["", *commands] if commands else []:
         out.line(line)
 

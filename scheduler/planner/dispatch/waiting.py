@@ -239,5 +239,7 @@ def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
     demand = f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"
     best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
     numbers = ", ".join(sorted(best.dtypes))
+    if needs.accelerator not in {"any", best.kind}:
+        demand, numbers = f"{demand}, {needs.accelerator.upper()}", f"{numbers}, {best.kind.upper()}"
     offer = " or ".join(map(str, best.device_counts or (best.devices_per_session,)))
     return DoesNotFit(demand, f"{offer} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit)

@@ -105,13 +105,12 @@ def too_short(job: JobView, pool: Pool) -> bool:
 
 
 def fits(job: JobView, pool: Pool) -> bool:
-    """Return whether a session of ``pool`` has the devices, memory and number format that the job needs."""
+    """Return whether a session of ``pool`` has the devices that the job needs."""
     needs = job.needs
     return (
         (not pool.device_counts or any(_takes(job, count) for count in pool.device_counts))
         and needs.devices_min <= pool.devices_per_session
-        and needs.vram_gib <= pool.vram_gib
-        and needs.dtype in pool.dtypes
+        and needs.fits(pool)
     )
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from math import nan
+from pathlib import Path
 
 import pytest
 
 from jobs.payload.store.manifest import Component, Manifest
-from jobs.spec import QualityGate, StopRule
+from jobs.spec import Code, QualityGate, StopRule
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import checkpoints, jobs, rates
 from scheduler.store.engine import Database
@@ -139,3 +140,18 @@ def test_who_gains_much_more_or_much_less_than_usual_gets_more_or_fewer_hours(
     assert {name: rows[name]["verdict"] for name in names} == {"ucm": "grow", "urm": "keep", "new": "halve"}
     for name in ("ucm", "new"):
         assert schedctl(*rows[name]["command"].split()[1:]).code == 0
+
+
+def test_the_advice_names_jobs_that_could_use_a_tpu(world: Database, schedctl: Schedctl, tmp_path: Path) -> None:
+    """While a pool has one; the command that it proposes works."""
+    (tmp_path / "train.py").write_text("import jax\n")
+    have(world, "ucm", command=("{python}", "train.py"), code=Code(str(tmp_path)))
+    assert schedctl("--json", "advise", "hours").document["advice"]["for_tpu"] == []
+    with (tmp_path / "config.toml").open("a") as settings:
+        settings.write('\n[[pools]]\nname = "tpu"\nplatform = "kaggle"\naccelerator = "TPU v5e-8"\n')
+    assert schedctl("--json", "advise", "hours").document["advice"]["for_tpu"] == ["ucm"]
+    (line,) = [line for line in schedctl("advise", "hours").out.splitlines() if "JAX" in line]
+    assert schedctl(*line.partition("#")[0].split()[1:]).code == 0
+    assert schedctl("--json", "advise", "hours").document["advice"]["for_tpu"] == []
+    refused = schedctl("advise", "deepseek-coder-1.3b", "--on", "tpu")
+    assert "finetune needs torch with CUDA" in refused.err

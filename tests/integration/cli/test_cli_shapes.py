@@ -138,7 +138,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue forecast ufm", {"forecast": FORECAST}),
     (
         "advise hours",
-        {"advice": {"start", "end", "hours", "free_hours", "jobs"}},
+        {"advice": {"start", "end", "hours", "free_hours", "jobs", "for_tpu"}},
     ),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),

@@ -100,7 +100,7 @@ def test_all_answers_are_as_assumed_and_nothing_is_left(account: Account) -> Non
     assert_nothing_is_left(account)
     quota, money = bench.cost(bench.state.trials.values())
     assert (0 < quota <= 3_600, money) == (True, 0)
-    assert abs(quota - account.place.gpu_seconds_used(0, account.now())) < 60
+    assert abs(quota - account.place.seconds_used(0, account.now())) < 60
 
 
 def test_wrong_credentials_end_a_run_before_it_starts_anything(account: Account) -> None:
@@ -214,7 +214,7 @@ def test_the_budget_is_never_exceeded(account: Account) -> None:
     findings = tried(bench, "device", "job")  # of a job there is room for the first half alone
     assert {name: one.verdict for name, one in findings.items()} == {"device": "open", "job": "open"}
     assert all("budget" in one.answer for one in findings.values())
-    assert account.place.gpu_seconds_used(0, account.now()) <= 1_259
+    assert account.place.seconds_used(0, account.now()) <= 1_259
     bench = bench_of(account, quota=1_260)
     bench.state.trials["uff-acc-00000000"] = Trial(small=False, ran=1)  # of the same run, before an interruption
     bench.state.run = bench.now
@@ -318,7 +318,7 @@ def test_doctor_runs_a_small_session_when_it_is_asked_to(account: Account) -> No
     app_of(account)
     checks = json.loads(schedctl(account, "doctor", "kaggle", "--probe", "--json").stdout)["checks"]
     assert next(check["grade"] for check in checks if check["check"] == "t4: probe") == "ok", checks
-    assert account.place.gpu_seconds_used(0, account.now()) == 0
+    assert account.place.seconds_used(0, account.now()) == 0
     assert_nothing_is_left(account)
 
 

@@ -220,7 +220,7 @@ def test_two_jobs_share_a_session(account: Account) -> None:
     account.adapter().launch(_with(request, {**request.launch, "lanes": [lane, other]}), account.now())
     account.settle("uff-ufm-0001")
     assert {key.split("/")[1] for key in account.store.keys("jobs/")} == {"ufm", "vision"}
-    assert account.place.gpu_seconds_used(0, account.now()) == pytest.approx(
+    assert account.place.seconds_used(0, account.now()) == pytest.approx(
         account.place.sessions()[0].ended_at - account.place.sessions()[0].started_at
     )
 

@@ -265,7 +265,7 @@ def audit_all(world: World, moment: int | None) -> None:
     start, end = world.account.place.week(later)
     with world.database.read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
-    assert booked == math.ceil(world.account.place.gpu_seconds_used(start, end)), where
+    assert booked == math.ceil(world.account.place.seconds_used(start, end)), where
     platform = world.ports.platforms["kaggle"]
     assert platform.orphans([], later) == [], where
     platform.sweep([run.key for run in ended], later + 8 * 86_400)

@@ -79,7 +79,7 @@ def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account
 def test_cpu_sessions_have_a_limit_of_their_own_and_cost_no_gpu_time(account: Account, client: KaggleClient) -> None:
     answers = [push(client, f"cpu-kernel-{number}", LASTING, machine_shape="").error for number in range(6)]
     assert answers == [""] * 5 + ["Maximum batch CPU session count of 5 reached."]
-    assert client.gpu_week().used_seconds == 0
+    assert client.week().used_seconds == 0
 
 
 def test_a_source_above_a_megabyte_fails_without_a_reason(client: KaggleClient) -> None:
@@ -148,7 +148,7 @@ def test_deleting_ends_the_bill(account: Account, client: KaggleClient) -> None:
     until(lambda: session_of(account, "the-kernel").started_at is not None, "a session that runs")
     session = session_of(account, "the-kernel")
     client.delete("the-kernel")
-    assert client.gpu_week().used_seconds == pytest.approx(session.ended_at - session.started_at, abs=1)
+    assert client.week().used_seconds == pytest.approx(session.ended_at - session.started_at, abs=1)
 
 
 def test_a_week_that_is_used_up_ends_running_sessions(account_at: Callable[..., Account]) -> None:
@@ -205,8 +205,8 @@ def test_a_session_across_the_weeks_end_is_billed_to_both(account: Account, clie
     until(lambda: session.started_at is not None, "a session that runs")
     start, end = account.place.week(account.now())
     session.started_at = start - 1_000
-    assert account.place.gpu_seconds_used(start - 604_800, start) == 1_000
-    assert account.place.gpu_seconds_used(start, end) == pytest.approx(account.clock.now() - start, abs=120)
+    assert account.place.seconds_used(start - 604_800, start) == 1_000
+    assert account.place.seconds_used(start, end) == pytest.approx(account.clock.now() - start, abs=120)
 
 
 def test_a_dataset_that_is_still_processed_is_left_out_like_a_missing_one(account_at: Callable[..., Account]) -> None:
@@ -222,10 +222,10 @@ def test_what_live_sessions_may_still_use_is_reserved(account_at: Callable[..., 
     client = client_of(account)
     push(client, "the-kernel", LASTING, timeout_seconds=7_200)
     until(lambda: session_of(account, "the-kernel").started_at is not None, "a session that runs")
-    week = client.gpu_week()
+    week = client.week()
     assert week.used_seconds + week.reserved_seconds == pytest.approx(7_200, abs=120)
     client.delete("the-kernel")
-    assert client.gpu_week().reserved_seconds == 0
+    assert client.week().reserved_seconds == 0
 
 
 def test_a_wedged_kernel_outlives_its_limit_until_it_is_deleted(account_at: Callable[..., Account]) -> None:

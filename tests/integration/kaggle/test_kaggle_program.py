@@ -87,7 +87,7 @@ def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(star
     """As the real place would: the kernel never notices, what it prints meanwhile is there, and it is billed on."""
     process, client = start(*CLOCK)
     push(client, waiting_for(tmp_path / "go"))
-    began, billed = client.last_run("the-kernel"), client.gpu_week().used_seconds
+    began, billed = client.last_run("the-kernel"), client.week().used_seconds
     (tmp_path / "file").write_bytes(b"content")
     token = client.datasets.upload(tmp_path / "file", "file.bin", 5)
     assert client.datasets.create("some-data", "some data", [token]) == ""
@@ -101,7 +101,7 @@ def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(star
     assert pid in _kernels(tmp_path / "place")
     assert client.status("the-kernel") == ("RUNNING", "")
     assert client.last_run("the-kernel") == began
-    assert client.gpu_week().used_seconds >= billed
+    assert client.week().used_seconds >= billed
     assert "already in use" in client.datasets.create("some-data", "some data", [token])
     (tmp_path / "go").write_text("")
     becomes(client, ("COMPLETE", ""))
@@ -152,7 +152,7 @@ def test_it_may_outlive_its_input_until_nothing_happens(start: Start) -> None:
     process, client = start("--idle-seconds", "0.2")
     assert process.stdin is not None
     process.stdin.close()
-    assert client.gpu_week().used_seconds == 0
+    assert client.week().used_seconds == 0
     assert process.wait(PATIENCE_SECONDS) == 0
 
 
@@ -163,7 +163,7 @@ def test_with_a_key_file_it_needs_no_input_and_runs_until_it_is_ended(start: Sta
     assert process.stdin is not None
     process.stdin.close()
     saturday = 1_795_219_200
-    assert client.gpu_week().start == saturday
+    assert client.week().start == saturday
     assert process.poll() is None
     process.terminate()
     assert process.wait(PATIENCE_SECONDS) == 0

@@ -114,7 +114,7 @@ def test_a_wait_is_neither_lost_nor_blamed_on_others(
     start, until = account.place.week(account.now())
     with ports.database.read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(until)))
-    assert booked == math.ceil(account.place.gpu_seconds_used(start, until))
+    assert booked == math.ceil(account.place.seconds_used(start, until))
     assert orphans(ports) == 0
 
 

@@ -216,7 +216,7 @@ def test_the_ledger_ends_at_the_emulators_bill(ports: Ports, account: Any, hand_
     start, end = account.place.week(account.now())
     with ports.database.read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
-    assert booked == math.ceil(account.place.gpu_seconds_used(start, end))
+    assert booked == math.ceil(account.place.seconds_used(start, end))
 
 
 def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, cloud: FakeCloud) -> None:

@@ -97,7 +97,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     start, end = map(int, account.place.week(account.now()))
     with open_database(f"sqlite:///{tmp_path}/week/state/scheduler.db").read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(start, end))
-    assert booked == math.ceil(account.place.gpu_seconds_used(start, end))
+    assert booked == math.ceil(account.place.seconds_used(start, end))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def calls(client: KaggleClient, token_client: KaggleClient, folder: Path) -> dic
         return (folder / "file").stat().st_size
 
     def week() -> Any:
-        found = client.gpu_week()
+        found = client.week()
         return found.end, found.limit_seconds, found.used_seconds, found.reserved_seconds
 
     return {
