@@ -266,7 +266,7 @@ def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations:
     """Return the accepted part of a refused plan, extended by the dispatcher if the verifier accepts the extension."""
     warning = f"the verifier refused the plan made by {refused.made_by}: {violations[0]}"
     legal = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
-    still = {planned_lane.job for placed in legal for planned_lane in placed.lanes}
+    still = {lane.job for placed in legal for lane in placed.lanes}
     gate_passes = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
     schedule = fill_gaps(case, Schedule(legal, gate_passes))
     if verify(case.snapshot, replace(refused, placements=schedule.placements)):

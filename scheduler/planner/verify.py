@@ -27,10 +27,10 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
     pools = {view.pool.name: view for view in snapshot.pools}
     jobs = {view.name: view for view in snapshot.jobs}
     unknown = [
-        f"{placement.pool} with {planned_lane.job}: no such pool or job"
+        f"{placement.pool} with {lane.job}: no such pool or job"
         for placement in plan.placements
-        for planned_lane in placement.lanes
-        if placement.pool not in pools or planned_lane.job not in jobs
+        for lane in placement.lanes
+        if placement.pool not in pools or lane.job not in jobs
     ]
     # The other checks need existing pools and jobs, and sessions that end after they start.
     backwards = [
@@ -73,7 +73,7 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
 
 
 def _devices(placement: Placement) -> int:
-    return sum(planned_lane.devices for planned_lane in placement.lanes)
+    return sum(lane.devices for lane in placement.lanes)
 
 
 def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
@@ -143,8 +143,8 @@ def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, in
 def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[str, PoolView]) -> Iterator[str]:
     sessions: dict[str, list[tuple[Placement, PlannedLane]]] = defaultdict(list)
     for placement in plan.placements:
-        for planned_lane in placement.lanes:
-            sessions[planned_lane.job].append((placement, planned_lane))
+        for lane in placement.lanes:
+            sessions[lane.job].append((placement, lane))
     live = {name: run for view in snapshot.pools for run in view.live for name in run.jobs}
     for name, lanes in sorted(sessions.items()):
         job = jobs[name]
@@ -153,7 +153,7 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
         if job.blocked is not None or (job.running is not None and name not in live):
             yield f"{name}: is held or runs, and is planned"
         steps_planned = 0
-        for placement, planned_lane in lanes:
+        for placement, lane in lanes:
             what = f"{name} on {placement.pool} at {placement.start}"
             if placement.start < free_at:
                 yield f"{what}: runs until {free_at}"
@@ -162,8 +162,8 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
                 yield f"{what}: not released"
             # The steps that a live run will checkpoint are an estimate, so the rest of its job may be of any size.
             remaining = 0 if name in live else job.remaining_steps - steps_planned
-            yield from _lane(what, job, pools[placement.pool].pool, placement, planned_lane, remaining)
-            steps_planned += planned_lane.steps
+            yield from _lane(what, job, pools[placement.pool].pool, placement, lane, remaining)
+            steps_planned += lane.steps
             if job.gate is not None and placement.start < _gate_opens(snapshot, job.gate, jobs, pools, sessions):
                 yield f"{what}: gate of {job.gate.parent} not passed"
         if steps_planned > job.remaining_steps:
@@ -171,7 +171,7 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
 
 
 def _lane(
-    what: str, job: JobView, pool: Pool, placement: Placement, planned_lane: PlannedLane, remaining: int
+    what: str, job: JobView, pool: Pool, placement: Placement, lane: PlannedLane, remaining: int
 ) -> Iterator[str]:
     needs = job.needs
     if job.allowed_pools and pool.name not in job.allowed_pools:
@@ -183,18 +183,16 @@ def _lane(
     wrong_kind = needs.accelerator not in {"any", pool.kind}
     if wrong_kind or needs.vram_gib > pool.vram_gib or needs.dtype not in pool.dtypes:
         yield f"{what}: does not fit"
-    if not needs.devices_min <= planned_lane.devices <= max(needs.devices_max, needs.devices_min):
-        yield f"{what}: {counted(planned_lane.devices, 'device')}"
-    speed = _speed(job, pool, placement, planned_lane)
-    trained = planned_lane.steps / speed
+    if not needs.devices_min <= lane.devices <= max(needs.devices_max, needs.devices_min):
+        yield f"{what}: {counted(lane.devices, 'device')}"
+    speed = _speed(job, pool, placement, lane)
+    trained = lane.steps / speed
     save, interval = _cadence(job, pool)
     saves = max(1.0, trained / interval) if save else 0.0
     needed = job.setup_seconds[pool.name] + trained + saves * save + pool.stop_margin_seconds
     if needed > placement.end - placement.start + 1:
-        yield f"{what}: needs {needed:.0f} s for {counted(planned_lane.steps, 'step')}"
-    if planned_lane.steps < 1 or (
-        trained + 1 / speed + 1 < pool.session_seconds_min and planned_lane.steps < remaining
-    ):
+        yield f"{what}: needs {needed:.0f} s for {counted(lane.steps, 'step')}"
+    if lane.steps < 1 or (trained + 1 / speed + 1 < pool.session_seconds_min and lane.steps < remaining):
         yield f"{what}: {trained:.0f} s of training are not worth a session"
 
 
@@ -225,13 +223,13 @@ def _gate_opens(
                     saved = _saved_after(parent, view.pool, (needed - reached_step) / speed)
                     return min(begins + saved, run.deadline - view.pool.stop_margin_seconds) - 1
                 reached_step += min(parent.remaining_steps, gained)
-    for placement, planned_lane in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
-        if reached_step + planned_lane.steps >= needed:
+    for placement, lane in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
+        if reached_step + lane.steps >= needed:
             pool = pools[placement.pool].pool
-            saved = _saved_after(parent, pool, (needed - reached_step) / _speed(parent, pool, placement, planned_lane))
+            saved = _saved_after(parent, pool, (needed - reached_step) / _speed(parent, pool, placement, lane))
             published = placement.start + parent.setup_seconds[pool.name] + saved
             return min(published, placement.end - pool.stop_margin_seconds) - 1
-        reached_step += planned_lane.steps
+        reached_step += lane.steps
     return float("inf")
 
 
@@ -247,8 +245,8 @@ def _saved_after(job: JobView, pool: Pool, trained: float) -> float:
     return trained if not save else max(1, ceil(trained / interval - 1e-6)) * (interval + save)
 
 
-def _speed(job: JobView, pool: Pool, placement: Placement, planned_lane: PlannedLane) -> float:
-    gain = job.device_speedup[min(planned_lane.devices, len(job.device_speedup)) - 1]
+def _speed(job: JobView, pool: Pool, placement: Placement, lane: PlannedLane) -> float:
+    gain = job.device_speedup[min(lane.devices, len(job.device_speedup)) - 1]
     return job.rates[pool.name].steps_per_second * gain * (pool.sharing if len(placement.lanes) > 1 else 1.0)
 
 

@@ -59,18 +59,15 @@ def headline(report: Report) -> Iterator[str]:
 
 def _counts(report: Report) -> Counter[str]:
     """Return how many jobs are done, on track, at risk, failed and on hold."""
-    counts = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _word(job)))
-    return Counter(
-        {word: counts[word] for word in ("done", "on track", "at risk", "failed", "on hold") if counts[word]}
-    )
+    jobs = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _word(job)))
+    return Counter({word: jobs[word] for word in ("done", "on track", "at risk", "failed", "on hold") if jobs[word]})
 
 
 def _word(job: JobReport) -> str:
     if job.at_risk:
         return "at risk"
-    return {"done": "done", "failed": "failed", "held": "on hold"}.get(
-        job.state, "on track" if job.state in _OPEN else ""
-    )
+    words = {"done": "done", "failed": "failed", "held": "on hold"}
+    return words.get(job.state, "on track" if job.state in _OPEN else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +230,7 @@ def _late_facts(report: Report) -> Iterator[str]:
 
 
 def _actions(report: Report) -> ReportSection:
-    rows = tuple(
-        (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy) for need in report.needs
-    )
+    rows = tuple((one.what, one.subject, instant(one.since, report.zone), one.why, one.remedy) for one in report.needs)
     broken = tuple(f"A rule was broken: {rule}." for rule in report.broken_rules[:_RULES_MAX])
     if len(report.broken_rules) > _RULES_MAX:
         broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
@@ -341,9 +336,7 @@ def _quotas(report: Report) -> ReportSection:
 
 def _plan(report: Report) -> ReportSection:
     waits = tuple(_waits(report))
-    rows = tuple(
-        (each.pool, each.job, str(each.sessions), hours(each.seconds), f"{each.steps:,}") for each in report.planned
-    )
+    rows = tuple((one.pool, one.job, str(one.sessions), hours(one.seconds), f"{one.steps:,}") for one in report.planned)
     if not rows:
         return ReportSection("Next seven days", ("The newest plan places no session.", *waits))
     return ReportSection("Next seven days", waits, Table(("pool", "job", ">sessions", ">hours", ">steps"), rows))

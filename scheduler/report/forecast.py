@@ -40,11 +40,11 @@ def forecast(
     if steps_left <= 0:
         return None
     planned_lanes = [  # (start, end, steps), in order of their ends
-        (placement.start, placement.end, planned_lane.steps)
+        (placement.start, placement.end, lane.steps)
         for placement in sorted(plan.placements if plan else (), key=lambda placement: placement.end)
         if placement.end > now
-        for planned_lane in placement.lanes
-        if planned_lane.job == job
+        for lane in placement.lanes
+        if lane.job == job
     ]
     if live is not None:
         until, speed = live

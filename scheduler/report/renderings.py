@@ -40,9 +40,8 @@ def aligned(table: Table) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(titles, *table.rows, strict=True)]
     for row in (titles, *table.rows):
         cells = zip(row, widths, right, strict=True)
-        yield "  ".join(
-            cell.rjust(width) if at_right else cell.ljust(width) for cell, width, at_right in cells
-        ).rstrip()
+        padded = (cell.rjust(width) if at_right else cell.ljust(width) for cell, width, at_right in cells)
+        yield "  ".join(padded).rstrip()
 
 
 def markdown_of(document: ReportDocument) -> str:
@@ -80,9 +79,7 @@ def html_of(document: ReportDocument, figures: Sequence[tuple[str, str]] = ()) -
             parts += _table(section.table)
         if index == _FIGURES_AFTER and figures:
             parts.append('<div class="figures">')
-            parts += [
-                f"<figure><figcaption>{escape(caption)}</figcaption>{markup}</figure>" for caption, markup in figures
-            ]
+            parts += [f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in figures]
             parts.append("</div>")
     return "\n".join([*parts, "</body></html>", ""])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -161,9 +162,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
     if timeline.start <= timeline.now < timeline.end:
         at = frame.x(x(timeline.now))
         parts.append(f'<line class="now" id="now" x1="{at}" x2="{at}" y1="{_AXIS - 8}" y2="{height - _GAP}"/>')
-    counts = {
-        phase: sum(s.phase == phase for s in timeline.sessions) for phase in ("past", "bad", "running", "planned")
-    }
+    counts = Counter(session.phase for session in timeline.sessions)
     more = (
         f"{counts['past'] + counts['bad']} past sessions, {counts['bad']} of them failed; "
         f"{counts['running']} running, {counts['planned']} planned. The table of sessions lists them."

@@ -172,11 +172,8 @@ def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int
     going = source.trainings(tx, records, now)
     states = counts.training_by_state(tx)
     over = source.app.settings.clock.stopped_at is not None
-    week = [
-        event.subject
-        for event in events.tail(tx, limit=_FINISHED_SHOWN, kinds=("job.finish",))
-        if event.at > now - WEEK
-    ]
+    finished = events.tail(tx, limit=_FINISHED_SHOWN, kinds=("job.finish",))
+    week = [event.subject for event in finished if event.at > now - WEEK]
     over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
     coming, paused = {} if over else source.places(tx), limits.paused(tx) is not None
     judged = verdict(going, states, coming, needs, meters(source, tx, now), now, paused=paused)

@@ -96,15 +96,14 @@ class Source:
         def make() -> Mapping[str, Placement]:
             plan = self.plan(tx)
             ahead = sorted(plan.placements, key=lambda place: place.start, reverse=True) if plan else []
-            return {planned_lane.job: place for place in ahead for planned_lane in place.lanes}
+            return {lane.job: place for place in ahead for lane in place.lanes}
 
         return self.kept("places", plans.newest_number(tx), make)
 
     def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[TrainingProgress]:
         """Return the training progress by job."""
-        live = (
-            queue_waits.attach(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []
-        )
+        active = any(isinstance(record.state, Active) for record in records)
+        live = queue_waits.attach(tx, runs.live(tx)) if active else []
         beat = self.app.settings.daemon.heartbeat_seconds
         return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)
 

@@ -70,10 +70,8 @@ def burn_downs(
             Charge(max(place.start, now), place.end, price_microdollars_per_hour=price, devices=place.devices)
             for place in upcoming(plan, ours, name, now)
         ]
-        result += [
-            burn_down_of(name, quota, charges.get(name, ()), observed.get(name, ()), planned, now)
-            for quota in pool.quotas
-        ]
+        used, limits_read = charges.get(name, ()), observed.get(name, ())
+        result += [burn_down_of(name, quota, used, limits_read, planned, now) for quota in pool.quotas]
     return result
 
 

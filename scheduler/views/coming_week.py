@@ -196,9 +196,8 @@ class _PoolWeek:
                 stretch = Stretch(start, start + length, "empty")
             else:
                 after = min(max(self._free.next_change(start), start + 1), end)
-                stretch = Stretch(
-                    start, after, "unusable", why=_unusable(self._pool.name, room.seconds, room.limited_by)
-                )
+                why = _unusable(self._pool.name, room.seconds, room.limited_by)
+                stretch = Stretch(start, after, "unusable", why=why)
             start = stretch.end
             if stretches and (stretches[-1].kind, stretches[-1].why) == (stretch.kind, stretch.why):
                 stretch = replace(stretch, start=stretches.pop().start)

@@ -150,8 +150,8 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
-        for planned_lane in placement.lanes:
-            coming.setdefault(planned_lane.job, placement)
+        for lane in placement.lanes:
+            coming.setdefault(lane.job, placement)
     # A finished evaluation is left out: the version shows its result.
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))

@@ -108,7 +108,7 @@ def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
 
 
 def _jobs(placement: Placement) -> frozenset[str]:
-    return frozenset(planned_lane.job for planned_lane in placement.lanes)
+    return frozenset(lane.job for lane in placement.lanes)
 
 
 def _key(placement: Placement) -> tuple[str, int, int, frozenset[str]]:

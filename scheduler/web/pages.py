@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -172,9 +172,8 @@ class Pages:
             settled = window.end < now - questions.SETTLED_SECONDS
             version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
             timeline = source.kept("timeline", (window, version), lambda: questions.timeline(source, tx, window, now))
-            picture = source.kept(
-                "picture", (window, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
-            )
+            draw = partial(timeline_svg, timeline, source.zone, link="/runs/")
+            picture = source.kept("picture", (window, version), draw)
             needs = newest_needs(source, tx, now)
             training = training_now(source, tx, needs, now)
             return self._page(
@@ -201,15 +200,12 @@ class Pages:
 
     def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
         """The jobs with what each waits for."""
-        listing = questions.queue_list(self._source, page, state=state, name=name or "")
-        everything = sum(listing.states.values())
-        context: dict[str, Any] = {
-            "state": state,
-            "name": name or "",
-            "order": questions.STATES,
-            "everything": everything,
-        }
-        return self._page("queue.html", "queue", found=listing, **context)
+        name = name or ""
+        listing = questions.queue_list(self._source, page, state=state, name=name)
+        total = sum(listing.states.values())
+        return self._page(
+            "queue.html", "queue", found=listing, order=questions.STATES, everything=total, state=state, name=name
+        )
 
     def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""

@@ -72,9 +72,7 @@ def explain(cli: Cli, job: Job) -> None:
         live = {run.key: run for run in runs.live(tx)}
         waits = queue_waits.of(tx, live)
     planned = (
-        [placement for placement in plan.placements if any(planned_lane.job == job for planned_lane in placement.lanes)]
-        if plan
-        else []
+        [placement for placement in plan.placements if any(lane.job == job for lane in placement.lanes)] if plan else []
     )
     deferral = next((placement for placement in plan.deferrals if placement.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
@@ -101,7 +99,7 @@ def explain(cli: Cli, job: Job) -> None:
                 "start": placement.start,
                 "end": placement.end,
                 "steps": _steps(placement, job),
-                "devices": sum(planned_lane.devices for planned_lane in placement.lanes if planned_lane.job == job),
+                "devices": sum(lane.devices for lane in placement.lanes if lane.job == job),
             }
             for placement in planned
         ],
@@ -153,10 +151,10 @@ def _is_of(record: JobRecord, key: str) -> bool:
     return isinstance(record.state, Active) and record.state.run == key
 
 
-def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
+def _named(cli: Cli, placement: Placement, lane: PlannedLane) -> str:
     """Return a job's name, and its devices where sessions differ in them."""
     pool = cli.app.pools.get(placement.pool)
-    return f"{planned_lane.job} x{planned_lane.devices}" if pool and pool.device_counts else planned_lane.job
+    return f"{lane.job} x{lane.devices}" if pool and pool.device_counts else lane.job
 
 
 def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
@@ -171,7 +169,7 @@ def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
 
 
 def _steps(placement: Placement, job: str) -> int:
-    return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
+    return sum(lane.steps for lane in placement.lanes if lane.job == job)
 
 
 def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
@@ -206,8 +204,8 @@ def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
         sorted(plan.placements, key=lambda placement: (placement.start, placement.pool)),
         {
             **_when(cli),
-            "~jobs": lambda one: ", ".join(_named(cli, one, planned_lane) for planned_lane in one.lanes),
-            "--~>steps": lambda one: ", ".join(str(planned_lane.steps) for planned_lane in one.lanes),
+            "~jobs": lambda one: ", ".join(_named(cli, one, lane) for lane in one.lanes),
+            "--~>steps": lambda one: ", ".join(str(lane.steps) for lane in one.lanes),
         },
         below=True,
     )

@@ -172,7 +172,7 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
     placement = after or before
     if placement is None:
         raise ValueError("a change of no session")
-    jobs, was = ", ".join(planned_lane.job for planned_lane in placement.lanes), []
+    jobs, was = ", ".join(lane.job for lane in placement.lanes), []
     if before and after:  # how a session that moved was planned
         moved = signed(after.start - before.start)
         was += [f"on {before.pool}"] if before.pool != after.pool else []

@@ -133,9 +133,8 @@ def show_week(out: Output, week: Week, folder: Path) -> None:
         if counts.why_idle:
             out.line(f"{pool.name} did nothing: {counts.why_idle}")
         elif counts.refused:
-            out.line(
-                f"{pool.name} refused {counts.refused} of {counts.launches} launches, the last: {counts.last_refusal}"
-            )
+            refused = f"{counts.refused} of {counts.launches} launches"
+            out.line(f"{pool.name} refused {refused}, the last: {counts.last_refusal}")
     for job in week.jobs:
         if job.why:
             out.line(f"{job.name} is {job.state}: {job.why}")

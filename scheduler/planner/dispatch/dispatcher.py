@@ -69,8 +69,8 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
             groups.setdefault(_likeness(case, job), []).append(job.index)
     first: dict[str, tuple[int, str]] = {}
     for placement in sorted(placements, key=lambda placement: (placement.start, placement.pool)):
-        for planned_lane in placement.lanes:
-            first.setdefault(planned_lane.job, (placement.start, placement.pool))
+        for lane in placement.lanes:
+            first.setdefault(lane.job, (placement.start, placement.pool))
     names: dict[str, str] = {}
     for group in groups.values():
         queued = [case.jobs[index].view.name for index in group]
@@ -79,10 +79,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
     renamed = (
         replace(
             placement,
-            lanes=tuple(
-                replace(planned_lane, job=names.get(planned_lane.job, planned_lane.job))
-                for planned_lane in placement.lanes
-            ),
+            lanes=tuple(replace(lane, job=names.get(lane.job, lane.job)) for lane in placement.lanes),
         )
         for placement in placements
     )
@@ -121,12 +118,12 @@ def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSessio
         if pool is None or placement.end <= case.now:
             continue
         members = [
-            jobs[planned_lane.job].index
-            for planned_lane in placement.lanes
-            if planned_lane.job in jobs
-            and jobs[planned_lane.job].startable
-            and case.classes[case.class_of[pool]].offers[jobs[planned_lane.job].index] is not None
-            and not _already_runs(case, jobs[planned_lane.job].view.name, placement.start)
+            jobs[lane.job].index
+            for lane in placement.lanes
+            if lane.job in jobs
+            and jobs[lane.job].startable
+            and case.classes[case.class_of[pool]].offers[jobs[lane.job].index] is not None
+            and not _already_runs(case, jobs[lane.job].view.name, placement.start)
         ]
         if members:
             start = max(placement.start, case.now)

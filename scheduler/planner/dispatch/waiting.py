@@ -37,7 +37,7 @@ def deferrals(
     case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None = None
 ) -> tuple[Deferral, ...]:
     """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
-    started = {planned_lane.job for one in placements if one.start <= case.now for planned_lane in one.lanes}
+    started = {lane.job for one in placements if one.start <= case.now for lane in one.lanes}
     explain = _Waiting(case, placements, gate_passes, prices)
     return tuple(
         Deferral(job.view.name, explain.reason(job))
@@ -62,8 +62,8 @@ class _Waiting:
         for placement in placements:
             if placement.start <= case.now:
                 self.now_by_pool.setdefault(placement.pool, placement)
-            for planned_lane in placement.lanes:
-                self.planned.setdefault(planned_lane.job, placement)
+            for lane in placement.lanes:
+                self.planned.setdefault(lane.job, placement)
         self.rooms: dict[tuple[int, int], Room] = {}  # cache by pool and devices
 
     def reason(self, job: PlannerJob) -> Reason:
@@ -156,7 +156,7 @@ class _Waiting:
             return LeftoverTooShort(capacity.pool.name, free, needed)
         following = (one for one in self.placements if one.pool == capacity.pool.name and one.start > now)
         first = next(
-            (planned_lane.job for one in following for planned_lane in one.lanes if planned_lane.job != job.view.name),
+            (lane.job for one in following for lane in one.lanes if lane.job != job.view.name),
             None,
         )
         return self._outbid(job, number, first or "work that is worth more later")
@@ -217,13 +217,7 @@ class _Waiting:
         return None
 
 
-_RANK: dict[type[Reason], int] = {
-    QuotaEmpty: 0,
-    PoolClosed: 1,
-    ConcurrencyFull: 2,
-    DevicesTaken: 2,
-    LeftoverTooShort: 3,
-}
+_RANK: Mapping[type, int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, DevicesTaken: 2, LeftoverTooShort: 3}
 
 
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:

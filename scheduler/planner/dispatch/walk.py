@@ -181,9 +181,8 @@ class Walk(SessionBuilder):
             self._fill_room(now, next(iter(rooms)), rooms)
             return
         class_of, members = self.class_of, dict[int, list[int]]()
-        for group, _, pool in sorted(
-            [(class_of[pool], -rooms[pool], pool) for pool in rooms.keys() - self.pinned.keys()]
-        ):
+        free = rooms.keys() - self.pinned.keys()
+        for group, _, pool in sorted([(class_of[pool], -rooms[pool], pool) for pool in free]):
             members.setdefault(group, []).append(pool)
         starts: dict[int, Start] = {}
         open_classes = set(members)

@@ -145,9 +145,7 @@ class _Builder:
         """Add the rows of capacities and quotas, by market."""
         np = self.np
         for market, limits in groupby(self.grid.limits, key=attrgetter("market")):
-            first, last, seconds = zip(
-                *((limit.first, limit.last, limit.lane_seconds) for limit in limits), strict=True
-            )
+            first, last, seconds = zip(*((one.first, one.last, one.lane_seconds) for one in limits), strict=True)
             mine = np.nonzero(self.market == market)[0]
             span = self.span[mine]
             rows, which = np.nonzero((span >= np.asarray(first)[:, None]) & (span < np.asarray(last)[:, None]))

@@ -200,9 +200,8 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
         for quota in pool.quotas:
             if isinstance(quota, CalendarQuota):
                 windows = len(list(quota.calendar.windows(snapshot.now, end)))
-                seconds = min(
-                    seconds, windows * quota.limit_seconds * (1 if quota.by_device else pool.devices_per_session)
-                )
+                devices = 1 if quota.by_device else pool.devices_per_session
+                seconds = min(seconds, windows * quota.limit_seconds * devices)
         total += seconds
     return total
 

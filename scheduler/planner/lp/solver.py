@@ -51,11 +51,7 @@ SMALL: tuple[Setting, ...] = (
 )
 # Scaling a large programme takes a sixth of the time of a warm start. Without it the duals need a smaller tolerance,
 # because a column may have 100,000 seconds.
-LARGE: tuple[Setting, ...] = (
-    ("presolve", "choose"),
-    ("simplex_scale_strategy", 0),
-    ("dual_feasibility_tolerance", 1e-9),
-)
+LARGE = (("presolve", "choose"), ("simplex_scale_strategy", 0), ("dual_feasibility_tolerance", 1e-9))
 PERTURBATION = "primal_simplex_bound_perturbation_multiplier"
 # Limits of simplex steps per row. They bound the work independently of the machine's load, so that plans are
 # reproducible; the time limit only stops a solver that hangs. The dual method needs at most 0.2 steps per row, except

@@ -116,9 +116,7 @@ def plan_state(case: Case, schedule: Schedule) -> PlanState:
             last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
             if turns:
                 turns.take(job, devices * (booking.end - booking.start))
-    states = [
-        state.with_booked(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(begins.states)
-    ]
+    states = [one.with_booked(by_pool[pool]) if pool in by_pool else one for pool, one in enumerate(begins.states)]
     return PlanState(case, bookings, (remaining, last_pool, free_from), turns, states)
 
 

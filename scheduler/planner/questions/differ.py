@@ -101,10 +101,10 @@ def _outlook(
     if live is not None:
         run, steps = live
         start, finish = run.start, run.deadline if steps >= view.remaining_steps else None
-    for placement, planned_lane in planned_lanes:
+    for placement, lane in planned_lanes:
         start = placement.start if start is None else start
         seconds += placement.end - placement.start
-        steps += planned_lane.steps
+        steps += lane.steps
         if steps >= view.remaining_steps and finish is None:
             finish = placement.end
     on_time = None if view.deadline is None else finish is not None and finish <= view.deadline

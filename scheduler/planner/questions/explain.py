@@ -48,10 +48,7 @@ def explain(
         edited = apply(snapshot, SetWeight(job, weight))
         weight_found = maker.glance(edited, policy).placements if glance else maker.plan(edited, incumbent).placements
         return any(
-            planned_lane.job == job
-            for placement in weight_found
-            if placement.start <= snapshot.now
-            for planned_lane in placement.lanes
+            lane.job == job for placement in weight_found if placement.start <= snapshot.now for lane in placement.lanes
         )
 
     view = next(one for one in snapshot.jobs if one.name == job)

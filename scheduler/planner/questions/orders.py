@@ -81,27 +81,21 @@ def timetable(case: Case) -> tuple[Placement, ...]:
         index = jobs[slot.turn % len(jobs)]
         job, offer = case.jobs[index], case.classes[case.class_of[slot.pool]].offers[index]
         start = slot.start
-        if (
-            offer is None
-            or not job.startable
-            or remaining[index] <= 0
-            or start < max(opens[index], job.free_at or case.until)
-        ):
+        opened = max(opens[index], job.free_at or case.until)
+        if offer is None or not job.startable or remaining[index] <= 0 or start < opened:
             continue
         capacity = capacities[slot.pool]
         devices = next(count for count, speed in enumerate(offer.speeds, 1) if speed >= offer.speeds[-1])
         devices = offer.thrifty or devices
-        length = min(
-            slot.seconds, capacity.room(start, devices).seconds, offer.session_for(remaining[index], devices, 1.0)
-        )
+        needed = offer.session_for(remaining[index], devices, 1.0)
+        length = min(slot.seconds, capacity.room(start, devices).seconds, needed)
         if length < offer.shortest(remaining[index]):
             continue
         steps = offer.steps_in(length, devices, 1.0, remaining[index])
         capacity.take(start, start + length, devices)
         remaining[index] -= steps
-        placements.append(
-            Placement(capacity.pool.name, start, start + length, (PlannedLane(job.view.name, devices, steps),))
-        )
+        lane = PlannedLane(job.view.name, devices, steps)
+        placements.append(Placement(capacity.pool.name, start, start + length, (lane,)))
         for child in case.children.get(index, ()):
             if opens[child] == case.until and job.view.target_step - remaining[index] >= case.jobs[child].gate_step:
                 opens[child] = max(case.jobs[child].release, start + length)

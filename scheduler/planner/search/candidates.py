@@ -66,14 +66,10 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> 
     """Return the best of all first candidates; ``policies`` are the deadline policies."""
     orders = simple_orders(case)
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
-    best = choose(case, candidates)
-    others = [
-        one for one in orders.values() if one.score.on_time > best.score.on_time or one.score.value > best.score.value
-    ]
-    floor = Floor(
-        orders["edf"].score.on_time if "edf" in orders else 0,
-        max((one.score.value for one in others), default=best.score.value),
-    )
+    first = choose(case, candidates).score
+    others = [one for one in orders.values() if one.score.on_time > first.on_time or one.score.value > first.value]
+    value = max((one.score.value for one in others), default=first.value)
+    floor = Floor(orders["edf"].score.on_time if "edf" in orders else 0, value)
     best = choose(case, [*candidates, *others], floor)
     return earliest_finish(case, best, candidates, list(orders.values()))
 

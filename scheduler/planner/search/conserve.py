@@ -111,8 +111,8 @@ def first_starts(schedule: Schedule) -> dict[str, int]:
     """Return the first start of each job, by name."""
     starts: dict[str, int] = {}
     for placed in schedule.placements:
-        for planned_lane in placed.lanes:
-            starts[planned_lane.job] = min(starts.get(planned_lane.job, placed.start), placed.start)
+        for lane in placed.lanes:
+            starts[lane.job] = min(starts.get(lane.job, placed.start), placed.start)
     return starts
 
 
@@ -135,16 +135,11 @@ def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[
 def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: int) -> tuple[Placement, ...]:
     """Return the sessions without the last steps of ``job``, so that ``steps`` can be trained before them."""
     name, pools = job.view.name, {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
-    planned = sum(
-        planned_lane.steps
-        for placed in schedule.placements
-        for planned_lane in placed.lanes
-        if planned_lane.job == name
-    )
+    planned = sum(lane.steps for placed in schedule.placements for lane in placed.lanes if lane.job == name)
     excess = planned + steps - (job.view.remaining_steps - job.expected_steps)
     sessions: list[Placement] = []
     for placed in sorted(schedule.placements, key=lambda one: -one.start):
-        mine = next((planned_lane for planned_lane in placed.lanes if planned_lane.job == name), None)
+        mine = next((lane for lane in placed.lanes if lane.job == name), None)
         if mine is None or excess <= 0:
             sessions.append(placed)
             continue
@@ -152,17 +147,13 @@ def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: 
         excess -= less
         shortened = replace(mine, steps=mine.steps - less)
         planned_lanes = tuple(
-            shortened if planned_lane is mine else planned_lane
-            for planned_lane in placed.lanes
-            if planned_lane is not mine or shortened.steps > 0
+            shortened if lane is mine else lane for lane in placed.lanes if lane is not mine or shortened.steps > 0
         )
         if len(placed.lanes) == 1 and planned_lanes:
             offer = case.classes[case.class_of[pools[placed.pool]]].offers[job.index]
-            needed = (
-                offer.session_for(shortened.steps, shortened.devices, 1.0)
-                if offer is not None
-                else placed.end - placed.start
-            )
+            needed = placed.end - placed.start
+            if offer is not None:
+                needed = offer.session_for(shortened.steps, shortened.devices, 1.0)
             sessions.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
         elif planned_lanes:
             sessions.append(replace(placed, lanes=planned_lanes))

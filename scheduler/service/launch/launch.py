@@ -111,7 +111,7 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list
             obstacles += outcome
     if placement.pool in faults:
         reason = f"no session can be reserved for it: {faults[placement.pool]}"
-        wait_for_person(ports, LeftOut({planned_lane.job: reason for planned_lane in placement.lanes}), now)
+        wait_for_person(ports, LeftOut({lane.job: reason for lane in placement.lanes}), now)
         return None
     return reserved
 
@@ -155,10 +155,10 @@ def _reserve_one(
             limited_by=admitted.limited_by,
         )
         return kept_back(Precondition.ROOM)
-    if {planned_lane.job for planned_lane in placement.lanes} & set(ports.calls.under_way("components")):
+    if {lane.job for lane in placement.lanes} & set(ports.calls.under_way("components")):
         # What is not needed is being deleted, and a new session might be about to name some of it.
         return kept_back(Precondition.CLEANING)
-    records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
+    records = [jobs.get(tx, lane.job) for lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
         return []
     able, copies = ports.platforms[pool.name].capabilities, trees.copies(tx)
@@ -178,10 +178,10 @@ def _reserve_one(
         return kept_back(Precondition.TIME)  # a whole job would not be through
     lanes: list[Lane] = []
     device = 0
-    for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
-        devices = tuple(range(device, device + planned_lane.devices))
+    for index, (lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
+        devices = tuple(range(device, device + lane.devices))
         lanes.append(new_lane(tx, record, pool, index, devices, trees_by_job[index] or {}))
-        device += planned_lane.devices
+        device += lane.devices
     key = launch_key(ports.policy.launch_prefix, lanes[0].job, lanes[0].attempt)
     run = Run(
         key=key,
@@ -243,9 +243,9 @@ def _slack(
     speed below the estimate; cutting it off just before the end costs a whole further session.
     """
     slack = 0
-    for planned_lane, record in zip(placement.lanes, records, strict=True):
-        if record.done_step + planned_lane.steps >= record.spec.target_step:
-            rate = rates.get(tx, planned_lane.job, placement.pool)
+    for lane, record in zip(placement.lanes, records, strict=True):
+        if record.done_step + lane.steps >= record.spec.target_step:
+            rate = rates.get(tx, lane.job, placement.pool)
             sigma = rate.sigma if rate else PRIOR_SIGMA
             setup = rate.setup_seconds if rate else 0
             slack = max(slack, round(2 * sigma * (placement.end - now)) + setup)
@@ -450,9 +450,8 @@ def prepare(
 
 def of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
     """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
-    images = [
-        options_for(jobs.get(tx, lane.job).spec, pool.platform, pool.options).get("image") for lane in placement.lanes
-    ]
+    specs = [jobs.get(tx, lane.job).spec for lane in placement.lanes]
+    images = [options_for(spec, pool.platform, pool.options).get("image") for spec in specs]
     lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
     return replace(placement, lanes=lanes)
 

@@ -126,9 +126,7 @@ def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
     The dispatcher plans each of these jobs alone, with open gates and without an earliest start, because it names the
     first applicable reason and these two precede the lasting ones.
     """
-    views = tuple(
-        replace(view, gate=None, not_before=None, retry_at=None) for view in snapshot.jobs if view.name in names
-    )
+    views = tuple(replace(one, gate=None, not_before=None, retry_at=None) for one in snapshot.jobs if one.name in names)
     dispatched = dispatch(replace(snapshot, jobs=views))
     return {deferral.job: deferral.reason for deferral in dispatched.deferrals if isinstance(deferral.reason, _LASTING)}
 
@@ -160,7 +158,5 @@ def _steps_before(plan: Plan, view: JobView, deadline: int) -> int:
     steps = 0.0
     for placement in plan.placements:
         share = min(1.0, (deadline - placement.start) / max(1, placement.end - placement.start))
-        steps += sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == view.name) * max(
-            0.0, share
-        )
+        steps += sum(lane.steps for lane in placement.lanes if lane.job == view.name) * max(0.0, share)
     return round(steps)
