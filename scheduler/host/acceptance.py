@@ -473,14 +473,7 @@ def _collect(bench: Bench) -> bool:
     return True
 
 
-_RUNNERS = {
-    "account": _account,
-    "books": _books,
-    "session": _session,
-    "within": _within,
-    "mounts": _mounts,
-    "job": _job,
-}
+_RUNS = {"account": _account, "books": _books, "session": _session, "within": _within, "mounts": _mounts, "job": _job}
 
 
 def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> None:
@@ -504,7 +497,7 @@ def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> N
 def _run_probe(bench: Bench, probe: Any) -> ProbeFinding:
     bench.say(f"{probe.name}: {probe.question}")
     try:
-        finding = _RUNNERS[probe.run](bench, probe)
+        finding = _RUNS[probe.run](bench, probe)
     except UserError as error:
         finding = ProbeFinding("open", str(error))
     finally:

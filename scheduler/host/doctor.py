@@ -375,9 +375,7 @@ def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Prob
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
     places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
     closed = _others(state_dir) == 0
-    open_to_all = [
-        str(place) for place in places if _others(place) and not (closed and place.is_relative_to(state_dir))
-    ]
+    open_to_all = [str(path) for path in places if _others(path) and not (closed and path.is_relative_to(state_dir))]
     if open_to_all:
         remedy = f"Close them: chmod go= {' '.join(open_to_all)}"
         return Checked("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
@@ -415,10 +413,7 @@ def check_runner(address: str) -> Checked:
 def _within(installed: str, bounds: str) -> bool:
     """Return whether a version is within bounds; of pre-releases only the numbers count."""
     version = _numbers(installed)
-    return all(
-        version >= _numbers(limit) if sign == ">=" else version < _numbers(limit)
-        for sign, limit in _BOUND.findall(bounds)
-    )
+    return all((version >= _numbers(limit)) == (sign == ">=") for sign, limit in _BOUND.findall(bounds))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -183,10 +183,8 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
             f"{corpus.held_out.rows} held out"
         )
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
-    specs = [
-        stored(app, named_by(rehearsal, replace(spec, seed=spec.seed + seed)), keep_until, _say)
-        for spec in app.catalogue.jobs
-    ]
+    seeded = (named_by(rehearsal, replace(spec, seed=spec.seed + seed)) for spec in app.catalogue.jobs)
+    specs = [stored(app, spec, keep_until, _say) for spec in seeded]
     queue.add(app.database, specs, rehearsal.epoch, "rehearse")
     _warn_of_obstacles(app, rehearsal.epoch)
     for spec in specs:
@@ -289,9 +287,8 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
     try:
         disagreements = stand_ins.disagreements(rehearsal, app)
     except PlatformError as error:
-        raise Refusal(
-            "Slurm's accounting cannot be read", error.why, f"Go on with: {_resume_command(rehearsal)}"
-        ) from None
+        remedy = f"Go on with: {_resume_command(rehearsal)}"
+        raise Refusal("Slurm's accounting cannot be read", error.why, remedy) from None
     if disagreements is None:
         _say("Slurm keeps no accounting here, so that the ledger was held against nothing")
     return replace(week, violations=(*week.violations, *(disagreements or ())))

@@ -163,9 +163,7 @@ def _emulator(
 
 def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[str, Any]]:
     """Return the pools of a platform to rehearse; with an ``address``, also a pool that is named like the platform."""
-    return [
-        {**pool, "platform": platform} if address and pool.get("name") == platform else pool for pool in base["pools"]
-    ]
+    return [{**one, "platform": platform} if address and one.get("name") == platform else one for one in base["pools"]]
 
 
 def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:

@@ -162,10 +162,8 @@ def _dump(db: Database, target: Path) -> None:
             (service := Path(folder) / "service").write_text("\n".join(["[uff]", *rest, ""]), encoding="utf-8")
             url = url.update_query_dict({"service": "uff"})
             environ["PGSERVICEFILE"] = str(service)
-        command = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
-        done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        words = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
+        done = subprocess.run(words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BackupFailed(db.where, " ".join(done.stderr.split())[:500], "See what pg_dump says")
 

@@ -122,8 +122,5 @@ def resumed(tx: Connection) -> Mapping[str, int]:
 def stopped(tx: Connection) -> list[Deployment]:
     """Return the newest deployments that ended badly and were not resumed since."""
     since = resumed(tx)
-    return [
-        one
-        for one in newest(tx)
-        if one.state in {"returned", "failed"} and since.get(one.model, 0) < (one.ended_at or 0)
-    ]
+    bad = [one for one in newest(tx) if one.state in {"returned", "failed"}]
+    return [one for one in bad if since.get(one.model, 0) < (one.ended_at or 0)]

@@ -301,9 +301,8 @@ def _one(name: str) -> Update:
 def _record(row: Row[Any]) -> JobRecord:
     spec, faults = codec.spec(row)
     state = codec.job_state(row.state, row.state_detail)
-    return codec.record_of(
-        JobRecord, row, spec=spec, faults=faults, state=state, fenced_attempt=row.fenced_attempt or 0
-    )
+    fenced = row.fenced_attempt or 0
+    return codec.record_of(JobRecord, row, spec=spec, faults=faults, state=state, fenced_attempt=fenced)
 
 
 def has_time(spec: JobSpec, now: int) -> bool:

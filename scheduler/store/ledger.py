@@ -72,13 +72,8 @@ def adjust(
     evidence: str,
 ) -> None:
     """Append corrections of a charge: each has start, end, and whether the time is credited."""
-    append(
-        tx,
-        [
-            LedgerEntry(EntryKind.ADJUST, pool, run, start, end, now, credit, price, evidence)
-            for start, end, credit in intervals
-        ],
-    )
+    for start, end, credit in intervals:
+        append(tx, [LedgerEntry(EntryKind.ADJUST, pool, run, start, end, now, credit, price, evidence)])
 
 
 def entries(tx: Connection, since: int | None = None, pool: str | None = None) -> list[LedgerEntry]:
@@ -105,9 +100,8 @@ def device_seconds(tx: Connection, names: Collection[str], since: int) -> dict[s
     continues.
     """
     sessions: dict[str, list[Lane]] = {}
-    for run, index, job, attempt, devices, begun_at in tx.execute(
-        _SESSIONS_OF_JOBS, {"jobs": sorted(names), "since": since}
-    ):
+    rows = tx.execute(_SESSIONS_OF_JOBS, {"jobs": sorted(names), "since": since})
+    for run, index, job, attempt, devices, begun_at in rows:
         lane = Lane(index, job, attempt, codec.devices(devices), None, begun_at=begun_at)
         sessions.setdefault(run, []).append(lane)
     total = dict.fromkeys(names, 0)

@@ -142,13 +142,8 @@ class Cycle:
         may_plan = self._may_plan(now)
         if may_plan:  # before the plan: idle sessions wait for this
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
-        apart(
-            self._ports,
-            "cycle.step_failed",
-            partial(halvings.look, self._ports, self._sweeps, now),
-            None,
-            step="halvings",
-        )
+        halve = partial(halvings.look, self._ports, self._sweeps, now)
+        apart(self._ports, "cycle.step_failed", halve, None, step="halvings")
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
             apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if may_plan:
@@ -206,9 +201,7 @@ class Cycle:
         observed.results = self._stuck.judged(observed.results)
         steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
         # Reports that have not been read yet count as unchanged.
-        heard = {
-            lane: heartbeat for lane, heartbeat in self._heard.items() if lane[0] in observed.late
-        } | observed.heartbeats
+        heard = {lane: beat for lane, beat in self._heard.items() if lane[0] in observed.late} | observed.heartbeats
         steps.extend(self._stuck.look(loaded.live, heard, faults, now))
         # An unchanged heartbeat is ignored, unless it reports a damaged checkpoint that may not be recorded yet.
         observed.heartbeats = {
@@ -262,9 +255,8 @@ class Cycle:
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
             live, late = runs.live(tx), watched.everything(tx)
-            self._sweeps = apart(
-                self._ports, "cycle.step_failed", partial(halvings.due, self._ports, tx), [], step="halvings"
-            )
+            due = partial(halvings.due, self._ports, tx)
+            self._sweeps = apart(self._ports, "cycle.step_failed", due, [], step="halvings")
             if not live:
                 return _Loaded([], {}, LiveJobs({}, {}, ()), late)
             names = sorted({lane.job for run in live for lane in run.lanes})

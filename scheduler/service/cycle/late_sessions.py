@@ -201,12 +201,11 @@ def _report(ports: Ports, run: Run, now: int) -> None:
 
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
     """Collect the outputs of the session; return False if that may still succeed."""
+    pool, key = one.run.pool, one.run.key
     try:
-        border.call(
-            one.run.pool, "collect", lambda: ports.platforms[one.run.pool].collect(one.run.key, ports.artifacts, now)
-        )
+        border.call(pool, "collect", lambda: ports.platforms[pool].collect(key, ports.artifacts, now))
     except Refused as error:
-        ports.log.error("collect.refused", run=one.run.key, why=str(error))
+        ports.log.error("collect.refused", run=key, why=str(error))
     except PlatformError as error:
         ports.log.warning("collect.failed", run=one.run.key, why=str(error))
         return False

@@ -236,9 +236,7 @@ class StuckLanes:
     def _stalled_lanes(self) -> set[_Lane]:
         """Return the lanes that were asked to exit because of a stall."""
         with self._ports.database.read() as tx:
-            return {
-                (condition.subject, int(condition.what)) for condition in conditions.standing(tx, conditions.STALLED)
-            }
+            return {(one.subject, int(one.what)) for one in conditions.standing(tx, conditions.STALLED)}
 
     def _record(self, stuck: Mapping[_Lane, str], live: Sequence[Run], now: int) -> None:
         """Store the lanes that are about to be asked to exit, and delete those that have ended."""

@@ -323,15 +323,13 @@ def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: 
     """
     with deployer.alone(target, version.model):
         with deployer.write() as tx:
-            open_deployment = deployments.intended(tx, version.model, target)
-            if open_deployment is not None and open_deployment.number != version.number:
-                deployments.end(
-                    tx, open_deployment, "failed", deployer.now(), f"{by} deploys {version.name} in its place"
-                )
-                open_deployment = None
-            if open_deployment is None:
-                open_deployment = deployments.intend(tx, version, target, deployer.now(), by, why)
-        return _carry_one(deployer, open_deployment.id)
+            intended = deployments.intended(tx, version.model, target)
+            if intended is not None and intended.number != version.number:
+                deployments.end(tx, intended, "failed", deployer.now(), f"{by} deploys {version.name} in its place")
+                intended = None
+            if intended is None:
+                intended = deployments.intend(tx, version, target, deployer.now(), by, why)
+        return _carry_one(deployer, intended.id)
 
 
 def _carry_one(deployer: Deployer, number: int) -> Deployment:
@@ -350,10 +348,9 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
         raise
     except TargetError as error:
         # By the contract of targets the previous version continues to serve.
+        why = deployer.redact(f"{error.why}. {error.remedy}".strip())
         with deployer.write() as tx:
-            return deployments.end(
-                tx, deployment, "failed", deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip())
-            )
+            return deployments.end(tx, deployment, "failed", deployer.now(), why)
     return _record(deployer, deployment, done, digest)
 
 
@@ -397,14 +394,8 @@ def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str)
             case DeployOutcome.RETURNED:
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None and before.number != done.version:
-                    deployments.end(
-                        tx,
-                        before,
-                        "returned",
-                        now,
-                        f"{wanted.version} was tried again without success",
-                        before.evidence,
-                    )
+                    why = f"{wanted.version} was tried again without success"
+                    deployments.end(tx, before, "returned", now, why, before.evidence)
                 return deployments.end(tx, wanted, "returned", now, detail, evidence)
             case DeployOutcome.DOWN:
                 before = deployments.serving(tx, wanted.model, wanted.target)

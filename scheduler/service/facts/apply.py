@@ -110,10 +110,8 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
     price, evidence = prices.of(tx, pool) if pool else 0, step.why
     hour_price = step.price_microdollars_per_hour
     if hour_price is not None and pool is not None and not pool.price_microdollars_per_hour:
-        price, evidence = (
-            hour_price,
-            f"{step.why}; ${hour_price / 1_000_000:.4f} an hour by {pool.platform}'s own estimate",
-        )
+        price = hour_price
+        evidence = f"{step.why}; ${hour_price / 1_000_000:.4f} an hour by {pool.platform}'s own estimate"
     booked = None if step.started is None else (step.started, step.ended)
     kind = EntryKind.SPEND if booked else EntryKind.RELEASE
     start, end = booked or (run.planned_start, run.held_until)

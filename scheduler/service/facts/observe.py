@@ -285,9 +285,8 @@ def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: LiveJob
             reported = any((run.key, lane.index) in observation.results for lane in run.lanes)
             may_end = run.key in stored.declared or silent or reported or _is_ended(run, observation)
             for lane in (lane for lane in run.lanes if lane.outcome is None):
-                report = observation.results.get((run.key, lane.index)) or observation.heartbeats.get(
-                    (run.key, lane.index)
-                )
+                key = (run.key, lane.index)
+                report = observation.results.get(key) or observation.heartbeats.get(key)
                 step = report.checkpoint_step if report is not None else None
                 if may_end or (step is not None and step > stored.steps.get(lane.job, -1)):
                     wanted.add(lane.job)

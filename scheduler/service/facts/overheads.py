@@ -176,13 +176,8 @@ def patience(
     idle = {"idle_seconds": _bound(stall.idle_seconds, None, _WATCH_WALL, scale), "idle_below": stall.idle_below}
     if spec.whole:  # it reports and saves nothing before its end; the limit applies to its whole time
         ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
-        return {
-            "first_progress_seconds": None,
-            "no_progress_seconds": None,
-            "checkpoint_seconds": ended,
-            "loss_nan": None,
-            **idle,
-        }
+        off = dict.fromkeys(("first_progress_seconds", "no_progress_seconds", "loss_nan"))
+        return {**off, "checkpoint_seconds": ended, **idle}
     reports = any(rate.samples for (job, _), rate in measured.items() if job == spec.name)
     setup = within(overhead.setup_seconds, overhead.setup_sigma)
     first: float | None = max(FIRST_PROGRESS_SECONDS, _OFTEN * setup)

@@ -184,9 +184,7 @@ def put_tree(
         trees.note(tx, kind, packed.digest, delete_at, origin)
     prefix = tree_prefix(kind, packed.digest)
     if heal:
-        drop_damaged(
-            artifacts, prefix, {LISTING: packed.digest, **{piece: piece for piece in packed.tree.pieces}}, tell
-        )
+        drop_damaged(artifacts, prefix, {LISTING: packed.digest, **{one: one for one in packed.tree.pieces}}, tell)
     elif artifacts.size(f"{prefix}/{LISTING}") is not None:
         return packed
     sent, total, progress = 0, packed.tree.bytes, by_gigabytes(lambda size: tell(f"stored {size}"))

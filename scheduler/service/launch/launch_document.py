@@ -139,9 +139,8 @@ def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
             if spec.requirements is not None and image.target is not None and not image.internet:
                 lock = spec.requirements.digest
                 put = partial(_put_wheels, ports, lock, image, spec.environment)
-                wanted[f"{spec.name} for {image.target}"] = partial(
-                    succeeds, ports, "wheels.unavailable", put, lock=lock
-                )
+                name = f"{spec.name} for {image.target}"
+                wanted[name] = partial(succeeds, ports, "wheels.unavailable", put, lock=lock)
         return wanted
 
     return ready(ports, "wheels", due, needs)

@@ -284,10 +284,8 @@ def reading(answer: Any, now: int) -> QuotaReading:
         start = whole(answer.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
         end = whole(answer.end, start + 1, start + _WINDOW_SECONDS)
         most = _SESSIONS * (end - start)
-        figures = [
-            whole(each, 0, most) for each in (answer.limit_seconds, answer.used_seconds, answer.reserved_seconds)
-        ]
-        limit, used, reserved = figures
+        figures = (answer.limit_seconds, answer.used_seconds, answer.reserved_seconds)
+        limit, used, reserved = (whole(each, 0, most) for each in figures)
         return QuotaReading(text(answer.quota, NAME_MAX), start, end, limit, used, reserved, answer.shared is True)
     except Unfit as error:
         raise Unfit(f"{error} in {brief(answer)}") from None

@@ -182,9 +182,8 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     kind = "quota.orphan_suspected" if alarming else "quota.adjusted"
     events.append(tx, kind, pool.name, now, seconds=difference, quota=reading.quota)
     if alarming:
-        ports.log.error(
-            kind, pool=pool.name, seconds=difference, next="look for sessions on the account that are not ours"
-        )
+        following = "look for sessions on the account that are not ours"
+        ports.log.error(kind, pool=pool.name, seconds=difference, next=following)
     else:
         ports.log.info(kind, pool=pool.name, seconds=difference)
 

@@ -138,10 +138,8 @@ def propose(database: Database, proposal: Proposal) -> None:
 def waiting(tx: Connection) -> list[Proposal]:
     """Return the proposals that wait for a person, by ID. One whose event was removed by retention is left out."""
     names = [one.subject for one in conditions.standing(tx, conditions.PROPOSED)]
-    return [
-        Proposal(event.subject, event.at, event.by, **event.data)
-        for event in events.latest(tx, names, conditions.PROPOSED)
-    ]
+    proposed = events.latest(tx, names, conditions.PROPOSED)
+    return [Proposal(event.subject, event.at, event.by, **event.data) for event in proposed]
 
 
 def find(tx: Connection, proposal_id: str) -> Proposal:

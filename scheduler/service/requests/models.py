@@ -181,9 +181,8 @@ def _redeployed(deployer: Deployer, compared: Compared, wanted: Version, target:
         return replace(compared, did=str(error), still=True)
     good = done.state == "serving"
     sentence = "brought there" if good else f"{done.state}: {done.why}"
-    return replace(
-        compared, served=wanted.number if good else compared.served, proven=good, did=sentence, still=not good
-    )
+    served = wanted.number if good else compared.served
+    return replace(compared, served=served, proven=good, did=sentence, still=not good)
 
 
 def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
@@ -194,9 +193,8 @@ def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
     if wanted is None:
         return "a version is deployed there, and none is promoted" if live.version is not None else ""
     if live.version != wanted.number:
-        return (
-            f"{'nothing' if live.version is None else f'{model}@{live.version}'} is deployed, {wanted.name} is promoted"
-        )
+        deployed = "nothing" if live.version is None else f"{model}@{live.version}"
+        return f"{deployed} is deployed, {wanted.name} is promoted"
     if not live.proven:
         return f"{wanted.name} has not answered since it was switched to"
     if row is None or row.number != wanted.number:

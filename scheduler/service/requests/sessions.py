@@ -94,9 +94,8 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
     signs = [report.at for report in runs.heartbeats(tx, [key]).values() if report.at is not None]
     if signs:
         return DeclaredLost(run, max(began, min(now, max(signs))), "its last sign of life")
-    return DeclaredLost(
-        run, max(began, min(now, run.held_until)), "it gave no sign of life: all of its reservation so far"
-    )
+    until = max(began, min(now, run.held_until))
+    return DeclaredLost(run, until, "it gave no sign of life: all of its reservation so far")
 
 
 def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, by: str) -> None:

@@ -311,13 +311,8 @@ def find_orphans(ports: Ports, now: int) -> None:
                 if orphan.key in runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS):
                     continue  # launched during the request
                 events.append(tx, "session.orphan", orphan.key, now, pool=pool, remote_id=orphan.remote_id)
-            ports.log.error(
-                "session.orphan",
-                pool=pool,
-                run=orphan.key,
-                remote_id=orphan.remote_id,
-                next="end it, or find its owner",
-            )
+            following = "end it, or find its owner"
+            ports.log.error("session.orphan", pool=pool, run=orphan.key, remote_id=orphan.remote_id, next=following)
 
     _ask_each(ports, "orphans", look)
 

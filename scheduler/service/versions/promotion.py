@@ -97,13 +97,9 @@ def overrule(
 def _before(tx: Connection, withdrawn: Version) -> Version | None:
     """Return the version that was promoted before this one and may be promoted again, None if there is none."""
     for past in versions.promotions_of(tx, withdrawn.model):
-        candidate = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
-        if (
-            candidate is not None
-            and candidate.number != withdrawn.number
-            and candidate.state in {"accepted", "retired"}
-        ):
-            return candidate
+        earlier = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
+        if earlier is not None and earlier.number != withdrawn.number and earlier.state in {"accepted", "retired"}:
+            return earlier
     return None
 
 
