@@ -46,12 +46,7 @@ _SECRET_MIN = 16
 _OPTION_MAX_CHARACTERS = 4_000
 _ALL = "*"
 # The options that each kind requires; its adapter checks all others (platforms/targets).
-_REQUIRED = {
-    "directory": ("path",),
-    "ssh": ("host", "path"),
-    "s3": ("bucket", "region"),
-    "vllm": ("url", "base", "path"),
-}
+_NEEDED = {"directory": ("path",), "ssh": ("host", "path"), "s3": ("bucket", "region"), "vllm": ("url", "base", "path")}
 
 ModelName = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,39})$")]
 
@@ -167,7 +162,7 @@ class TargetSettings(Section):
         is_unknown = self.first and not self.serves(self.first)
         remedy = did_you_mean(self.first, self.models) if is_unknown else ""
         yield is_unknown, "first", f"{self.first} is none of the models of this target", remedy
-        for name in [name for name in _REQUIRED[self.kind] if not self.options.get(name)][:1]:
+        for name in [name for name in _NEEDED[self.kind] if not self.options.get(name)][:1]:
             yield True, "options", f"a target of kind {self.kind} needs the option {name}", "see docs/deployment.md"
         for name in [name for name, text in self.options.items() if len(text) > _OPTION_MAX_CHARACTERS][:1]:
             remedy = "put the command into a script there, and name that"
@@ -304,9 +299,7 @@ class ClockSettings(Section):
     """
 
     scale: ClockScale
-    epoch: Annotated[
-        UnixSeconds | None, Before(lambda value: value if isinstance(value, float) else parse_instant(value))
-    ] = None
+    epoch: Annotated[UnixSeconds | None, Before(_instant)] = None
     origin: UnixSeconds | None = None
     stopped_at: Instant | None = None
 

@@ -167,8 +167,7 @@ def _digest(value: bytes) -> str:
 
 def _allowed(file: Path) -> set[str]:
     try:
-        return {
-            line.split(" ")[0] for line in read_bounded(file, _ALLOWED_BYTES_MAX).decode(errors="replace").splitlines()
-        }
+        lines = read_bounded(file, _ALLOWED_BYTES_MAX).decode(errors="replace").splitlines()
+        return {line.split(" ")[0] for line in lines}
     except FileNotFoundError:
         return set()

@@ -136,9 +136,8 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements:
     fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
     fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
     best = min(fit, key=_preference, default=None)
-    return Advice(
-        shape, card, devices, wishes, tuple(rungs), best, "" if best else nearest(shape, card, devices, wishes)
-    )
+    would_fit = "" if best else nearest(shape, card, devices, wishes)
+    return Advice(shape, card, devices, wishes, tuple(rungs), best, would_fit)
 
 
 def _is_ours(stack: Stack) -> bool:

@@ -59,9 +59,8 @@ def read_seen(path: Path) -> tuple[Measurement, ...]:
             raise ValueError(f"its format is not {FORMAT}")
         return tuple(_row(row) for row in document["seen"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotFound(
-            str(path), f"it cannot be used: {error}", "schedctl advise --calibrate writes such files"
-        ) from None
+        remedy = "schedctl advise --calibrate writes such files"
+        raise NotFound(str(path), f"it cannot be used: {error}", remedy) from None
 
 
 def write_seen(path: Path, samples: Iterable[Measurement]) -> None:

@@ -322,11 +322,8 @@ def _rule(line: str) -> _Rule | None:
             blocks[-1].append(_name(word))
     if len(blocks) > 1 and not blocks[-1]:
         blocks[-1] = ["[^/]*"]  # "a/**" matches everything below the folder, not the folder
-    return _Rule(
-        re.compile(_apart(_FOLDERS, ["/".join((*names, "")) for names in blocks]).removesuffix("/")),
-        keeps,
-        folders_only,
-    )
+    pattern = _apart(_FOLDERS, ["/".join((*names, "")) for names in blocks]).removesuffix("/")
+    return _Rule(re.compile(pattern), keeps, folders_only)
 
 
 def _name(word: str) -> str:

@@ -163,9 +163,8 @@ def difference(old: CorpusManifest, new: CorpusManifest) -> Difference:
     """Compare two versions text by text, without holding them in memory. Raises CorpusDamaged."""
     names = sorted({*old.parameters, *new.parameters})
     pairs = {name: (old.parameters.get(name), new.parameters.get(name)) for name in names}
-    compared = Difference(
-        old.version, new.version, parameters={name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    )
+    changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    compared = Difference(old.version, new.version, parameters=changed)
     ours, theirs = _texts(old), _texts(new)
     mine, other = next(ours, _NONE), next(theirs, _NONE)
     while mine is not _NONE or other is not _NONE:

@@ -182,11 +182,7 @@ def _of_script(source: Path) -> Demands:
 
 def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
     dependencies, python = table.get("dependencies", []), table.get("requires-python", "")
-    if (
-        not isinstance(dependencies, list)
-        or not all(isinstance(line, str) for line in dependencies)
-        or not isinstance(python, str)
-    ):
+    if not isinstance(dependencies, list) or not all(isinstance(text, str) for text in (*dependencies, python)):
         raise RequirementsError(str(source), "its dependencies are no list of texts", "Correct them")
     return Demands(tuple(_demand(str(source), line.strip()) for line in dependencies), python=python)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.error import HTTPError
 
@@ -33,9 +32,7 @@ class Deadline:
         self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._timer.cancel()
         with self._lock:
             while self._sockets:

@@ -47,11 +47,8 @@ def create_below(root: Path, relative: str, source: Source) -> bool:
 def replace_below(root: Path, relative: str, source: Source, *, durable: bool = True) -> None:
     """Write or replace a file below ``root``; without ``durable`` a power failure may undo it. Raises OSError."""
     way = PurePosixPath(relative)
-    with (
-        folder_below(root, str(way.parent), make=True) as folder,
-        _written(folder, source, durable=durable) as temporary,
-    ):
-        os.replace(temporary, way.name, src_dir_fd=folder, dst_dir_fd=folder)
+    with folder_below(root, str(way.parent), make=True) as folder, _written(folder, source, durable=durable) as fresh:
+        os.replace(fresh, way.name, src_dir_fd=folder, dst_dir_fd=folder)
         if durable:
             os.fsync(folder)
 

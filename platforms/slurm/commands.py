@@ -288,13 +288,9 @@ class SlurmCommands:
         match = _JOB_ID.search(output)
         if code.strip() == "0" and match:
             return int(match["job"])
-        if (
-            ran.code == 0
-            and code.strip() == "1"
-            and (ids := _SBATCH_ERROR.findall(ran.err))
-            and not UNSURE.search(ids[-1])
-        ):
-            raise refusal(ids[-1])
+        errors = _SBATCH_ERROR.findall(ran.err)
+        if ran.code == 0 and code.strip() == "1" and errors and not UNSURE.search(errors[-1]):
+            raise refusal(errors[-1])
         if ran.code == 1:
             raise NotSubmitted(NAME, "submit", ran.last_words, f"Check the disk of {self._settings.folder}")
         raise Unreachable(NAME, "submit", f"sbatch gave no answer: {ran.why}", "The job is looked for by its name")

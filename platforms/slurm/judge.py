@@ -23,12 +23,8 @@ _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
 _ENDED = re.compile(r"(?P<started>\d{1,12}) (?P<ended>\d{1,12}) (?P<code>\d{1,3})")
 FIELDS = 9  # per job: id, state, reason, start, submitted, end, nodes, name, comment
 # Messages of sbatch after which it is unknown whether the controller accepted the job.
-UNSURE = re.compile(
-    r"contact|timed out|timeout|zero bytes|connection|communication|not responding|try again", re.IGNORECASE
-)
-_FOR_A_PERSON = re.compile(
-    r"partition|account|qos|constraint|feature|node name|gres|permission|configuration", re.IGNORECASE
-)
+UNSURE = re.compile(r"(?i)contact|timed out|timeout|zero bytes|connection|communication|not responding|try again")
+_FOR_A_PERSON = re.compile(r"(?i)partition|account|qos|constraint|feature|node name|gres|permission|configuration")
 _FOR_LATER = re.compile(r"(?i)policy|limit|MaxSubmit|temporarily|Resource")
 DONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -138,9 +138,8 @@ KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tikto
 _NAMES = frozenset({"LICENSE", "NOTICE"})
 # Files that trainers write beside weights and tokenizer, not needed for inference.
 _OF_TRAINING = (
-    *("optimizer", "scheduler", "rng", "trainer_state", "training_args"),
-    *("state.", "fingerprint.", "meta.json"),
-)
+    "optimizer", "scheduler", "rng", "trainer_state", "training_args", "state.", "fingerprint.", "meta.json",
+)  # fmt: skip
 _REFERENCE = "ref/"  # the reference adapter of preference training
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"})
 _ZIP, _PICKLE = b"PK", tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
@@ -318,16 +317,10 @@ def _pieces(stream: IO[bytes], count: int, name: str) -> Iterator[bytes]:
         yield whole
 
 
-_SET = {
-    bits: bytes(value & bits == bits for value in range(256)) for _, places in _FLOATS.values() for _, bits in places
-}
+_SET = {bits: bytes(byte & bits == bits for byte in range(256)) for _, places in _FLOATS.values() for _, bits in places}
 
 
-_CHECKS: Mapping[str, Callable[[Path], None]] = {
-    ".safetensors": check_safetensors,
-    ".npy": check_array,
-    ".npz": check_arrays,
-}
+_CHECKS = {".safetensors": check_safetensors, ".npy": check_array, ".npz": check_arrays}
 
 
 def is_weights(name: str) -> bool:

@@ -188,9 +188,8 @@ def _names_of_modules(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                result[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else alias.name.split(".")[0]
-                )
+                package = alias.name.split(".")[0]
+                result[alias.asname or package] = alias.name if alias.asname else package
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 result[alias.asname or alias.name] = f"{node.module}.{alias.name}"

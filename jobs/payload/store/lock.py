@@ -128,8 +128,7 @@ def parse_wheels(data: bytes) -> Mapping[str, str]:
     """Return the SHA-256 of each wheel by file name. Raises BadLock."""
     wheels = _document(data).get("wheels")
     if not isinstance(wheels, dict) or not all(
-        _WHEEL.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
-        for name, digest in wheels.items()
+        _WHEEL.fullmatch(name) and _fits(digest, _DIGEST) for name, digest in wheels.items()
     ):
         raise BadLock("not a list of wheels")
     return wheels
@@ -146,14 +145,12 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _pin(name: Any, version: Any, digests: Any) -> Pin:
-    if not (
-        isinstance(name, str) and _NAME.fullmatch(name) and isinstance(version, str) and _VERSION.fullmatch(version)
-    ):
+    if not (_fits(name, _NAME) and _fits(version, _VERSION)):
         raise BadLock(f"{name!a} {version!a} is no package at a version")
-    if not (
-        isinstance(digests, list)
-        and digests
-        and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in digests)
-    ):
+    if not (isinstance(digests, list) and digests and all(_fits(one, _DIGEST) for one in digests)):
         raise BadLock(f"{name} has no sha256")
     return Pin(name, version, tuple(digests))
+
+
+def _fits(value: object, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None

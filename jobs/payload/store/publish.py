@@ -40,12 +40,8 @@ class Origin(NamedTuple):
 
 def finished_steps(checkpoint_dir: Path) -> dict[int, Path]:
     """Return the complete step folders by step, ascending; only complete folders have such a name."""
-    steps = {
-        int(match[1]): path
-        for path in checkpoint_dir.iterdir()
-        if (match := _FOLDER.fullmatch(path.name)) and path.is_dir()
-    }
-    return dict(sorted(steps.items()))
+    named = ((_FOLDER.fullmatch(path.name), path) for path in checkpoint_dir.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in named if match and path.is_dir()))
 
 
 def publish(

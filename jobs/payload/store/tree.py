@@ -507,9 +507,7 @@ def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequenc
     """Return where below ``roots`` a listing's files are. Raises BadListing, FileNotFoundError, OSError."""
     with making_of(target) as making:
         mounted = parse_mounted(fetch_listing(transport, prefix, making))
-    candidates = {
-        place.resolve(): _likeness(place, mounted.source) for root in roots for place in _named(root, mounted)
-    }
+    candidates = {path.resolve(): _likeness(path, mounted.source) for root in roots for path in _named(root, mounted)}
     if not candidates:
         raise FileNotFoundError(f"{mounted.source} is not attached to this session")
     whole = {place: likeness for place, likeness in candidates.items() if not _differs(place, mounted.entries)}

@@ -132,10 +132,7 @@ def measure(setup: dict[str, Any]) -> Any:
     accelerated = card["device"] != "cpu"
     torch.manual_seed(0)
     model, trained, step = make_step(setup, card)
-    yield {
-        "trained": sum(part.numel() for part in trained),
-        "held": torch.cuda.memory_allocated() if accelerated else 0,
-    }
+    yield {"trained": sum(one.numel() for one in trained), "held": torch.cuda.memory_allocated() if accelerated else 0}
     for rows, length in sorted(setup["points"], key=lambda point: (point[0] * point[1], point[1])):
         try:
             yield {"point": _measure_point(setup, model, step, rows, length, card)}

@@ -82,11 +82,8 @@ class CharModel:
         output[:] = generator.standard_normal(output.shape) / np.sqrt(output.shape[0]) * 0.1
 
     def _parts(self, flat: Floats) -> list[Floats]:
-        starts = [0, *self._ends[:-1]]
-        return [
-            flat[start:end].reshape(size)
-            for start, end, size in zip(starts, self._ends, self.shape.sizes(), strict=True)
-        ]
+        parts = zip([0, *self._ends[:-1]], self._ends, self.shape.sizes(), strict=True)
+        return [flat[start:end].reshape(size) for start, end, size in parts]
 
     def _forward(self, windows: Codes) -> tuple[Floats, Floats, Floats, float]:
         """Return inputs, activations, probabilities and mean loss (nats per character) of (n, context + 1) windows."""

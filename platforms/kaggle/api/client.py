@@ -34,19 +34,10 @@ _SOURCES = ("Dataset", "Kernel", "Model", "Competition")
 _LANDED = ("ref", "url", "kernelId", "versionNumber")
 _ROUNDS_WITHOUT_PROGRESS = 10
 _DATASET_PAGES = 20
-_DATASET_STATES = frozenset(
-    {
-        "NOT_YET_PERSISTED",
-        "BLOBS_RECEIVED",
-        "BLOBS_DECOMPRESSED",
-        "BLOBS_COPIED_TO_SDS",
-        "INDIVIDUAL_BLOBS_COMPRESSED",
-        "READY",
-        "FAILED",
-        "DELETED",
-        "REPROCESSING",
-    }
-)
+_DATASET_STATES = frozenset({
+    "NOT_YET_PERSISTED", "BLOBS_RECEIVED", "BLOBS_DECOMPRESSED", "BLOBS_COPIED_TO_SDS", "INDIVIDUAL_BLOBS_COMPRESSED",
+    "READY", "FAILED", "DELETED", "REPROCESSING",
+})  # fmt: skip
 
 
 def _listed(name: str, answer: Answer, *, may_be_empty: bool) -> tuple[list[Answer], str]:
@@ -167,9 +158,7 @@ def _of_model(source: str) -> dict[str, Any]:
     from kagglesdk.models.types.model_enums import ModelFramework
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
-    frameworks = {
-        member.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): member for member in ModelFramework
-    }
+    frameworks = {one.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): one for one in ModelFramework}
     if framework.lower() not in frameworks or framework.lower() == "unspecified":
         listing = ", ".join(sorted(frameworks.keys() - {"unspecified"}))
         raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {listing}")

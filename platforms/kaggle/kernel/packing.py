@@ -193,11 +193,8 @@ class Inputs:
         """Record datasets with our naming that have no record; return their slugs. They expire like the others."""
         kinds = f"code|data|ckpt|stop|{_SECRETS}"
         pattern = re.compile(rf"{re.escape(self._prefix)}-({kinds})-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
-        orphans = [
-            slug
-            for slug in self._client.datasets.own()
-            if pattern.fullmatch(slug) and not (self._folder / slug).exists()
-        ]
+        named = filter(pattern.fullmatch, self._client.datasets.own())
+        orphans = [slug for slug in named if not (self._folder / slug).exists()]
         for slug in orphans:
             self._note(slug, {"used_at": now})
         return orphans

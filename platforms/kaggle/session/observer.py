@@ -465,21 +465,19 @@ class Observer:
 
     def observed(self, record: Record, state: SessionState) -> Observed:
         """Return a record as an observed session."""
-        remote_id, stop_channel = f"{record.slug}/v1", self.stop_channel(record)
+        remote_id, channel = f"{record.slug}/v1", self.stop_channel(record)
         match state:
             case SessionState.RUNNING:
-                return Observed(
-                    record.key, state, remote_id, record.started, detail="running", stop_channel=stop_channel
-                )
+                return Observed(record.key, state, remote_id, record.started, detail="running", stop_channel=channel)
             case SessionState.ENDED:
                 ended, is_known = record.ended, record.told
                 return Observed(
-                    record.key, state, remote_id, record.started, ended, record.detail, stop_channel, is_known,
+                    record.key, state, remote_id, record.started, ended, record.detail, channel, is_known,
                     taken=record.taken,
                 )  # fmt: skip
             case _:
                 waits = InQueue("Kaggle has no machine for it yet")  # Kaggle reports no reason
-                return Observed(record.key, state, remote_id, detail="queued", stop_channel=stop_channel, waits=waits)
+                return Observed(record.key, state, remote_id, detail="queued", stop_channel=channel, waits=waits)
 
     def stop_channel(self, record: Record) -> StopChannel:
         """Return how a session can be asked to save; one without access to the store must have reported that it can."""
@@ -542,14 +540,12 @@ class Observer:
             began = log.began
         if began is not None and began <= now:
             started = min(over_at, max(earliest, int(began)))
-        latest, is_reported = over_at, log is not None and log.ended_after is not None
+        latest, told = over_at, log is not None and log.ended_after is not None
         if log is not None and log.ended_after is not None:
             latest = min(latest, math.ceil((began or started) + log.ended_after) + 1)
         elif record.timeout_seconds is not None:
             latest = min(latest, max(started + record.timeout_seconds, record.overran_at or 0))
-        closed = replace(
-            record, state="ended", started=started, ended=max(started, latest), detail=detail, told=is_reported
-        )
+        closed = replace(record, state="ended", started=started, ended=max(started, latest), detail=detail, told=told)
         return self.observed(self._records.write(closed), SessionState.ENDED)
 
 

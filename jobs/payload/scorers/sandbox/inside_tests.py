@@ -115,9 +115,7 @@ def _tests_in(space: Mapping[str, Any]) -> list[tuple[str, Callable[[], object]]
         if name.startswith("test_") and inspect.isfunction(value):
             tests.append((name, value))
         elif isinstance(value, type) and issubclass(value, unittest.TestCase):
-            tests += [
-                (f"{name}.{method}", _method(value, method)) for method in dir(value) if method.startswith("test")
-            ]
+            tests += [(f"{name}.{case}", _method(value, case)) for case in dir(value) if case.startswith("test")]
     return tests
 
 

@@ -51,9 +51,7 @@ class Reward:
         with tempfile.TemporaryDirectory(prefix="reward-") as name:
             folder = Path(name)
             items = [{**json.loads(text), "id": str(number)} for number, text in enumerate(record)]
-            outputs = [
-                {"id": str(number), "output": _text_of(completion)} for number, completion in enumerate(completions)
-            ]
+            outputs = [{"id": str(number), "output": _text_of(one)} for number, one in enumerate(completions)]
             for file, lines in (("items.jsonl", items), ("outputs.jsonl", outputs)):
                 (folder / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
             self._run(folder)

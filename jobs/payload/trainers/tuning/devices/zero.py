@@ -58,9 +58,8 @@ class Zero:
         names = {part: name for name, part in model.named}
         self._order = [names[part] for settings in adamw.param_groups for part in settings["params"]]
         self._form = adamw.state_dict()["param_groups"]
-        config = zero_config(
-            options, card.precision, sum(map(math.prod, self._shapes.values())), group.size, rows_at_once
-        )
+        size = sum(map(math.prod, self._shapes.values()))
+        config = zero_config(options, card.precision, size, group.size, rows_at_once)
         whole = _Loss(model)
         deepspeed.init_distributed("nccl" if card.accelerated else "gloo", auto_mpi_discovery=False, verbose=False)
         if options.zero == 3:  # shard weight by weight: no device can hold all of them
