@@ -11,7 +11,7 @@ import pytest
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import Component, Manifest, blob_key
-from jobs.spec import Halving, JobSpec
+from jobs.spec import Halving, JobSpec, Needs
 from scheduler.core.job import Active, Done, Held, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.reasons import BudgetSpent
@@ -218,3 +218,32 @@ def test_a_job_keeps_a_budget_of_its_own(make_ports: Callable[..., Ports]) -> No
     blocked = next(view.blocked for view in snapshot.jobs if view.name == "alone")
     assert isinstance(blocked, BudgetSpent)
     assert blocked.sentence().endswith("queue edit alone --set budget=TIME")
+
+
+def test_a_small_rest_of_a_budget_is_used_on_fewer_devices(make_ports: Callable[..., Ports]) -> None:
+    """On two devices at once the rest would last for no useful session, on one it does."""
+    world = World(make_ports)
+    spec = JobSpec("wide", "job", ("train",), 10, 100.0, needs=Needs(1, 2), budget_seconds=HOUR)
+    least = spec.setup_seconds + spec.checkpoint_seconds + 60  # of overrun
+    for rest, devices_max in ((2 * least, 2), (2 * least - 1, 1)):
+        with world.database.write() as tx:
+            jobs.add(tx, replace(spec, name=f"wide-{rest}", budget_seconds=rest), world.clock.now())
+            snapshot = load_snapshot(tx, world.ports.pools, world.clock.now(), 24 * HOUR)
+        (view,) = [view for view in snapshot.jobs if view.name == f"wide-{rest}"]
+        assert (view.blocked, view.needs.devices_max) == (None, devices_max)
+
+
+def test_of_two_candidates_in_one_session_the_first_has_the_rest_of_their_budget(
+    make_ports: Callable[..., Ports],
+) -> None:
+    spec = JobSpec("", "job", ("train",), 10, 100.0)
+    least = spec.setup_seconds + spec.checkpoint_seconds + 60
+    world = World(make_ports, replace(RULE, budget_seconds=2 * least - 1))
+    world.clock.present += 60
+    now = world.clock.now()
+    lanes = tuple(PlannedLane(name, 1, 10) for name in NAMES[:2])
+    world.plans.append(Plan(now, (Placement("desk", now, now + HOUR, lanes),), ()))
+    world.cycle.plan_at = now
+    world.cycle.run()
+    assert isinstance(world.record("lr-a").state, Active)
+    assert isinstance(world.record("lr-b").state, Queued)

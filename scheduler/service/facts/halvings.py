@@ -16,11 +16,18 @@ from jobs.spec import Halving, JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.halving import Decision, SweepCandidate, decide, rung_of
 from scheduler.core.job import Active, Queued
+from scheduler.core.plan import Placement
 from scheduler.core.reasons import BudgetSpent
 from scheduler.core.run import Run
+from scheduler.core.snapshot import JobView
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, ledger, watched
 from scheduler.store.jobs import JobRecord
+
+# A session with a budget may take longer than planned by one part in so many, and by so many set-ups at least: one that
+# ends before its stall rules apply would be repeated, and never count as a failure.
+_SPARE, _SETUPS = 4, 5
+NEVER = 1 << 62
 
 
 def pause(spec: JobSpec) -> tuple[str, int | None]:
@@ -157,12 +164,30 @@ def budget_spent(
     record: JobRecord, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]
 ) -> BudgetSpent | None:
     """Return why a job waits for a larger budget, None if a useful session on some pool is possible."""
-    spec, left_seconds = record.spec, left_by_account.get(account(record.spec), 0)
-    overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
-    enough = left_seconds // spec.needs.devices_min >= least_seconds(spec) + overrun
-    if not has_budget(record) or isinstance(record.state, Active) or enough:
+    spec = record.spec
+    if not has_budget(record) or isinstance(record.state, Active):
         return None
-    return BudgetSpent(spec.name, spec.sweep if spec.halving else "", left_seconds / HOUR)
+    if _devices_allowed(spec, left_by_account, pools) >= spec.needs.devices_min:
+        return None
+    return BudgetSpent(spec.name, spec.sweep if spec.halving else "", left_by_account.get(account(spec), 0) / HOUR)
+
+
+def within_budget(
+    view: JobView, record: JobRecord, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]
+) -> JobView:
+    """Return the view of a job, blocked or on fewer devices where its budget allows no useful session otherwise."""
+    if not has_budget(record) or isinstance(record.state, Active):
+        return view
+    if spent := budget_spent(record, left_by_account, pools):
+        return replace(view, blocked=view.blocked or spent)
+    allowed = _devices_allowed(record.spec, left_by_account, pools)
+    return replace(view, needs=replace(view.needs, devices_max=min(view.needs.devices_max, allowed)))
+
+
+def _devices_allowed(spec: JobSpec, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]) -> int:
+    """Return on how many devices at once the budget allows a useful session, on whichever of the job's pools."""
+    overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
+    return left_by_account.get(account(spec), 0) // (least_seconds(spec) + overrun)
 
 
 def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
@@ -175,6 +200,28 @@ def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
         return None
     left_by_account = budgets(tx)
     return min(left_by_account[whose] // count for whose, count in devices.items())
+
+
+def within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
+    """Return a placement that the budgets of its jobs and their sweeps allow, and its latest deadline by them.
+
+    It may be shorter than planned, and have the first alone of lanes with the same budget; None where too little is
+    left for a useful session.
+    """
+    specs = {lane.job: jobs.get(tx, lane.job).spec for lane in placement.lanes}
+    one_for_each = {account(specs[lane.job]) or f"job {lane.job}": lane for lane in reversed(placement.lanes)}
+    for lanes in (placement.lanes, tuple(reversed(one_for_each.values()))):
+        seconds = longest(tx, [(specs[lane.job], lane.devices) for lane in lanes])
+        if seconds is None:
+            return placement, NEVER
+        latest, present = now + seconds - pool.overrun_seconds, [specs[lane.job] for lane in lanes]
+        if placement.end <= latest:  # what is held for slowness keeps others with the same budget from starting
+            slow = _SETUPS * (pool.setup_seconds + max(spec.setup_seconds for spec in present))
+            most = placement.end + max((placement.end - now) // _SPARE, slow)
+            return replace(placement, lanes=lanes), min(latest, most)
+        if latest - now >= max(map(least_seconds, present)):
+            return replace(placement, lanes=lanes, end=latest), latest
+    return None
 
 
 def latest_deadline(tx: Connection, run: Run, wanted: int, now: int) -> int:

@@ -93,10 +93,9 @@ def gather(
                 with isolated(faults, name):
                     view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret, priors)
                     waits = view.blocked or _awaits_verdict(tx, record, gated) or lacks_parent(tx, record)
-                    waits = waits or halvings.budget_spent(record, budgets, pools)
                     if view.retry_at is not None and (ended := runs.ended_lanes(tx, name, 1)):
                         view = replace(view, last_error=last_line(ended[0].message))
-                    views.append(replace(view, blocked=waits))
+                    views.append(halvings.within_budget(replace(view, blocked=waits), record, budgets, pools))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)
             case Done():

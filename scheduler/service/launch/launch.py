@@ -58,10 +58,6 @@ _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[P
 )
 # Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
 _SLACK_SECONDS = 900
-_NEVER = 1 << 62
-# A session with a budget may take longer than planned by one part in so many, and by so many set-ups at least: one that
-# ends before its stall rules apply would be repeated, and never count as a failure.
-_SPARE, _SETUPS = 4, 5
 _GAP_SECONDS = 900  # between planned sessions that may become one
 
 
@@ -134,7 +130,7 @@ def _reserve_one(
     if 2 * (placement.end - now) < placement.end - placement.start:
         return kept_back(Precondition.TIME)
     placement = of_one_image(tx, placement, pool)
-    budgeted = _within_budgets(tx, placement, pool, now)
+    budgeted = halvings.within_budgets(tx, placement, pool, now)
     if budgeted is None:
         return kept_back(Precondition.BUDGET)
     placement, latest = budgeted
@@ -172,7 +168,7 @@ def _reserve_one(
         return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
     # With a budget, what follows would be held for it.
-    slack = _slack(tx, placement, records, now, plan if able.takes_orders and latest == _NEVER else None)
+    slack = _slack(tx, placement, records, now, plan if able.takes_orders and latest == halvings.NEVER else None)
     deadline = min(latest, placement.end + max(0, min(spare, slack)))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
         return kept_back(Precondition.TIME)  # a whole job would not be through
@@ -198,23 +194,6 @@ def _reserve_one(
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
     return run
-
-
-def _within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
-    """Return a placement that the budgets of its jobs and their sweeps allow, and its latest deadline by them.
-
-    It may be shorter than planned; None where too little is left for a useful session.
-    """
-    lanes = [(jobs.get(tx, lane.job).spec, lane.devices) for lane in placement.lanes]
-    seconds = halvings.longest(tx, lanes)
-    if seconds is None:
-        return placement, _NEVER
-    latest = now + seconds - pool.overrun_seconds
-    if placement.end <= latest:  # what is held for slowness keeps others with the same budget from starting
-        slow = _SETUPS * (pool.setup_seconds + max(spec.setup_seconds for spec, _ in lanes))
-        return placement, min(latest, placement.end + max((placement.end - now) // _SPARE, slow))
-    enough = latest - now >= max(halvings.least_seconds(spec) for spec, _ in lanes)
-    return (replace(placement, end=latest), latest) if enough else None
 
 
 def new_lane(
