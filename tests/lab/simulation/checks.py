@@ -44,6 +44,7 @@ _SKEW_SECONDS = 90
 _READ_WITHIN_SECONDS = 600  # from reading what sessions write to a decision, with every delay on the way
 _LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
 _TOLD_OF_WAITS_SECONDS = 360  # what a look leaves while sessions live, and what slow calls took before the launch
+_NEVER = 1 << 62
 _SAID_OF_RUNS = select(schema.ledger.c.kind, schema.ledger.c.run)
 _ENDED = select(schema.runs.c.key, schema.runs.c.state_detail).where(schema.runs.c.state == "ended")
 
@@ -302,7 +303,8 @@ def _check_waits(
 
     In full where the books were read after it was charged and had settled, in the window in which it waited, and no
     other session waited then: its seconds are explained as soon as it waits and billed once it began, and a total does
-    not tell them apart. Nor does it tell a launch from its intent.
+    not tell them apart. Nor does it tell a launch from its intent, or a bill from what is held for a run of that window
+    whose end is not known yet.
     """
     if place.counted is None or not place.bills_wait:
         return
@@ -321,7 +323,16 @@ def _check_waits(
         seen = [at for at in place.read_at if at > settled]
         window = next(calendar_windows(place.counted.calendar, wait[0], wait[0] + 1))
         others = [one for one in place.sessions.values() if one is not session]
-        alone = [at for at in seen if not any(one.waits_at(at) for one in others)]
+        unknown = [
+            (one.planned_start, spent_at.get(other, _NEVER))
+            for other, one in over.items()
+            if other != key and one.pool == place.name and one.held_until > window[0]
+        ]
+        alone = [
+            at
+            for at in seen
+            if not any(one.waits_at(at) for one in others) and not any(start <= at < end for start, end in unknown)
+        ]
         told = bool(alone) and window[0] <= run.planned_start and max(alone[0], wait[1]) < window[1]
         if len(booked) > 1 or (booked and booked[0][1] != wait[1]) or seconds > longest:
             raise Violation("a billed wait is its session's", f"{key} waited {wait} and is booked {booked}")
