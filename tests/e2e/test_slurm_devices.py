@@ -49,6 +49,8 @@ from trainer_kit import Training
 
 training = Training()
 print("has", os.environ["CUDA_VISIBLE_DEVICES"], "of job", os.environ["SLURM_JOB_GPUS"], flush=True)
+while not os.path.exists("GO") and not training.should_stop:  # until then no speed is measured, only the declared known
+    time.sleep(0.1)
 step = 0
 while step < training.target_step and not training.should_stop:
     step += 1
@@ -67,7 +69,7 @@ def lab() -> Iterator[SlurmLab]:
 
 
 def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: SlurmLab, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(SCRIPT.replace("GO", str(tmp_path / "go")))
     (tmp_path / "config.toml").write_text(CONFIG.format(conf=lab.conf))
     environ = {**os.environ, "HOME": str(tmp_path), "SCHEDCTL_CONFIG": str(tmp_path / "config.toml")}
     program = str(Path(sys.executable).with_name("schedctl"))
@@ -104,6 +106,8 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
         assert [(one["devices"], one["in_time"], one["left"]) for one in chosen] == [(2, True, 1)]
         table = schedctl("plan", "what-if", "--devices", "waits=2", plain=True)
         assert re.search(r"cluster +1 +5\.00 +5\.00 +2 +- +\*", table), table
+
+        (tmp_path / "go").touch()
 
         def held_matches() -> bool:  # a hold begins where its session really began, which the daemon hears later
             meters = {meter["quota"]: meter["held"] for meter in schedctl("quota")["quotas"]}
