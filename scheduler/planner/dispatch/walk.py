@@ -295,7 +295,9 @@ class Walk(SessionBuilder):
             rooms.pop(pool, None)  # no job waits for it
             return
         state = self.capacities[pool].state
-        seconds, _, _ = state.answers.get(now) or state.room_and_change(now)
+        seconds = state.seconds.get(now)
+        if seconds is None:
+            seconds = state.seconds_at(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
@@ -340,7 +342,7 @@ class Walk(SessionBuilder):
         """Schedule an event for when the pool may have more room; valid until a session starts on it."""
         if self.visit_at[pool] > now:
             return
-        _, change, shut = self.capacities[pool].state.room_and_change(now)
+        change, shut = self.capacities[pool].state.next_change(now)
         self.visit_at[pool] = change
         if shut:
             self.shut_until[pool] = change

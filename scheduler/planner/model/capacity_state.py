@@ -124,9 +124,9 @@ class CapacityState:
     """The capacity of a pool after a set of sessions. Immutable but for its caches; ``sessions`` are booked, sorted."""
 
     __slots__ = (
-        "_family", "_leftovers", "_planned", "_rooms", "_rules",
-        "added", "ahead", "answers", "before", "next_states", "sessions",
-    )  # fmt: skip  # fmt: skip
+        "_changes", "_family", "_leftovers", "_planned", "_rooms", "_rules",
+        "added", "ahead", "before", "next_states", "seconds", "sessions",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -143,7 +143,8 @@ class CapacityState:
         self._planned = planned
         self.next_states: dict[PoolUse, CapacityState] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
-        self.answers: dict[int, tuple[int, int, bool]] = {}
+        self.seconds: dict[int, int] = {}  # of the longest session with the fewest places, by its start
+        self._changes: dict[int, tuple[int, bool]] = {}
         self._leftovers: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
@@ -240,18 +241,25 @@ class CapacityState:
             room = self._rooms[start, places] = Room(*self._room(start, places))
         return room
 
-    def room_and_change(self, now: int) -> tuple[int, int, bool]:
-        """Return the seconds of :meth:`room` for the fewest places, and what :meth:`next_change` returns."""
-        answer = self.answers.get(now)
-        if answer is None:
-            if len(self.answers) >= ANSWERS_MAX:
-                self.answers.clear()
-            change, shut = self.next_change(now)
-            answer = self.answers[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
-        return answer
+    def seconds_at(self, start: int) -> int:
+        """Return the seconds of :meth:`room` for the fewest places."""
+        seconds = self.seconds.get(start)
+        if seconds is None:
+            if len(self.seconds) >= ANSWERS_MAX:
+                self.seconds.clear()
+            seconds = self.seconds[start] = self._room(start, self._rules.fewest)[0]
+        return seconds
 
     def next_change(self, after: int) -> tuple[int, bool]:
         """Return the first instant after ``after`` that may have more room, and whether there is no room before it."""
+        change = self._changes.get(after)
+        if change is None:
+            if len(self._changes) >= ANSWERS_MAX:
+                self._changes.clear()
+            change = self._changes[after] = self._next_change(after)
+        return change
+
+    def _next_change(self, after: int) -> tuple[int, bool]:
         rules, planned = self._rules, self._planned or self.planned
         closes, openings, counts, places = rules.closes, rules.openings, planned.counts, rules.places
         shut = after
