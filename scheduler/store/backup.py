@@ -60,6 +60,8 @@ def restore(source: Path, target: Path) -> None:
     """
     if not source.is_file():
         raise StoreFailure("no backup", str(source), "there is no such file", "Give the path of a backup")
+    if not source.stat().st_size:  # reading a file of the kernel, which reports no size, may wait for ever
+        raise BackupFailed(str(source), "it is empty", "Give the path of a backup")
     with _failures_told(source):
         try:
             _check(source)

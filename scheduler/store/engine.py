@@ -26,6 +26,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, NoSuchModuleError
 
 from config.database_address import shown_address
+from jobs.payload.bounded_file import read_bounded
 from jobs.spec import ROLES
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reasons import Cause
@@ -214,6 +215,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
         # ignored, because opening the database reports them better.
         with suppress(OSError):
             os.close(os.open(database.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _refuse_endless(database.path)
     try:
         with database.write() as tx:
             version = revision(tx, database.where)
@@ -224,6 +226,17 @@ def upgrade(url: str) -> tuple[str | None, str]:
     finally:
         database.close()
     return version, REVISIONS[-1]
+
+
+def _refuse_endless(path: Path) -> None:
+    """Raise StoreFailure for a file that reports a size of 0 and is not empty, like /proc/kmsg: SQLite would hang."""
+    try:
+        if path.stat().st_size == 0:
+            read_bounded(path, 0)
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.EFBIG, errno.ENXIO}:
+            why = "it is a device, a pipe or a file of the kernel"
+            raise StoreFailure("no database", str(path), why, "Name another file") from None
 
 
 _TABLES = {
