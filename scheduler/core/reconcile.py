@@ -392,7 +392,7 @@ def summary(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 # Spans: the start and deadline of a run's session, where they depend on its real start. Pure.
-_ALIKE_SECONDS = 60  # smaller differences from the recorded start are ignored
+ALIKE_SECONDS = 60  # smaller differences from the recorded start are ignored
 _AHEAD = 4  # the hold of a waiting session moves by one part in this many of its length
 
 
@@ -416,7 +416,7 @@ def moved_span(run: Run, sighting: Sighting | None, now: int, least_seconds: int
     deadline, started = deadline_of(run, sighting), sighting.started
     if started is None:
         started = started_of(run)
-    if max(abs(deadline - run.deadline), abs(started - started_of(run))) <= _ALIKE_SECONDS:
+    if max(abs(deadline - run.deadline), abs(started - started_of(run))) <= ALIKE_SECONDS:
         return None
     return Begin(run, started, deadline)
 

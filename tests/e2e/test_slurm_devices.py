@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.clock import real_now
+from scheduler.core import reconcile
 from tests.lab.patience import PATIENCE_SECONDS, files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
@@ -59,6 +60,8 @@ while step < training.target_step and not training.should_stop:
 training.checkpoint(step, lambda folder: (folder / "step.json").write_text(json.dumps(step)), {})
 """
 HOUR = 3_600
+# A launch whose answer came late is found in the queue; a start that differs by less is not entered, on three devices.
+ALIKE_SECONDS = 3 * reconcile.ALIKE_SECONDS
 
 
 @pytest.fixture
@@ -113,7 +116,10 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
             meters = {meter["quota"]: meter["held"] for meter in schedctl("quota")["quotas"]}
             spans = {job: run["held_until"] - (run["started"] or run["planned_start"]) for job, run in runs().items()}
             by_device, by_session = spans["narrow"] + 2 * spans["wide"], spans["narrow"] + spans["wide"]
-            return bool(meters["GPU hours of the month"] == by_device and meters["hours of the month"] == by_session)
+            return bool(
+                0 <= meters["GPU hours of the month"] - by_device <= ALIKE_SECONDS
+                and 0 <= meters["hours of the month"] - by_session <= ALIKE_SECONDS
+            )
 
         until(held_matches, "holds that count each device")
         schedctl("queue", "cancel", "--all", "--yes")
