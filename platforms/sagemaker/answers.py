@@ -301,7 +301,7 @@ ECR = re.compile(
     re.ASCII,
 )
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
-_SECONDS_MAX = 28 * 86_400
+_RUNTIME_SECONDS_MAX = 28 * 86_400
 _VALUE_BYTES_MAX = 512
 _ARGUMENT_BYTES_MAX = 256
 
@@ -326,10 +326,11 @@ def valid_name(key: str) -> bool:
 
 def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str, Any]:
     """Return the request. Raises Refused, permanent, if AWS would reject it."""
-    runtime = min(order.seconds, _SECONDS_MAX)
+    runtime = min(order.seconds, _RUNTIME_SECONDS_MAX)
     stopping = {"MaxRuntimeInSeconds": runtime}
     if settings.spot:
-        stopping["MaxWaitTimeInSeconds"] = min(runtime + (settings.pending_seconds or runtime), _SECONDS_MAX)
+        wait = runtime + (settings.pending_seconds or runtime)
+        stopping["MaxWaitTimeInSeconds"] = min(wait, _RUNTIME_SECONDS_MAX)
     elif settings.pending_seconds:
         stopping["MaxPendingTimeInSeconds"] = settings.pending_seconds
     request = {
