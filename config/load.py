@@ -109,10 +109,8 @@ def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str
             if isinstance(details["input"], dict):
                 inner = [name for name, value in details["input"].items() if isinstance(value, dict)]
                 named, before = (f' and name = "{inner[0]}"', [*location, inner[0]]) if inner else ("", location)
-                return (
-                    "this must be a list of tables",
-                    f"write [{_table(location)}]{named} in place of {_table(before)}",
-                )
+                remedy = f"write [{_table(location)}]{named} in place of {_table(before)}"
+                return "this must be a list of tables", remedy
             return "this must be a list", "put it in square brackets"
     return details["msg"].replace("Input should be", "this must be").rstrip("."), "correct the value"
 

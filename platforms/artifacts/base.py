@@ -110,10 +110,7 @@ def is_key(key: str) -> bool:
 Loader = Callable[[Path, Mapping[str, str]], BlobStore]
 
 # kind -> "module:function" with the signature Loader.
-_LOADERS: Mapping[str, str] = {
-    "directory": "platforms.artifacts.directory:load",
-    "s3": "platforms.artifacts.s3.store:load",
-}
+_LOADERS = {"directory": "platforms.artifacts.directory:load", "s3": "platforms.artifacts.s3.store:load"}
 
 
 def open_store(kind: str, root: Path, options: Mapping[str, str]) -> BlobStore:

@@ -317,7 +317,7 @@ class KagglePlatform:
                     key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
                 )
             except TaskUnfinished as going:
-                raise Unfinished("kaggle", "collect", f"it goes on: {going.progress}") from None
+                raise Unfinished("kaggle", "collect", f"it goes on: {going}") from None
             except Refused:
                 self._records.write(replace(record, collected=True))
                 raise

@@ -209,9 +209,7 @@ def reopen(state: JobState, now: int) -> Queued:
 def retry(state: JobState, now: int) -> Queued:
     """Failed -> Queued, and Queued that waits after a failure: at once, not when its delay is over."""
     match state:
-        case Failed():
-            return Queued(now)
-        case Queued(retry_at=int()):
+        case Failed() | Queued(retry_at=int()):
             return Queued(now)
         case _:
             raise IllegalArrow("retry", state)

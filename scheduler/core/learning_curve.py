@@ -123,10 +123,8 @@ class LearningCurve:
         return 0.5 + 0.5 * max(-1.0, min(1.0, below))
 
     def _quantile(self, parts: Sequence[tuple[float, float, float]], chance: float) -> float:
-        low, high = (
-            min(mean - 30 * scale for _, mean, scale in parts),
-            max(mean + 30 * scale for _, mean, scale in parts),
-        )
+        low = min(mean - 30 * scale for _, mean, scale in parts)
+        high = max(mean + 30 * scale for _, mean, scale in parts)
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (low, middle) if self._below(parts, middle) >= chance else (middle, high)

@@ -109,10 +109,8 @@ def install_steps(place: Installation, *, start: bool) -> list[Step]:
     if place.root != Path("/"):
         return steps  # an image has no running manager; its own will enable and start the units
     if not place.user:
-        steps += [
-            CommandRun(("systemd-sysusers", str(sysusers))),
-            CommandRun(("systemd-tmpfiles", "--create", str(tmpfiles))),
-        ]
+        steps.append(CommandRun(("systemd-sysusers", str(sysusers))))
+        steps.append(CommandRun(("systemd-tmpfiles", "--create", str(tmpfiles))))
     services = (MAIN, WEB) if place.web else (MAIN,)
     steps += [CommandRun((*place.systemctl, "daemon-reload")), CommandRun((*place.systemctl, "enable", *services))]
     if start:

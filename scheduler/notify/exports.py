@@ -80,14 +80,8 @@ def csv_of(points: Sequence[Point]) -> str:
     for point in points:
         at = datetime.fromtimestamp(point.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         figures = point.figures()
-        writer.writerow(
-            (
-                point.attempt,
-                point.step,
-                at,
-                *(repr(figures[name]) if name in figures else "" for name in series.FIGURES),
-            )
-        )
+        cells = (repr(figures[name]) if name in figures else "" for name in series.FIGURES)
+        writer.writerow((point.attempt, point.step, at, *cells))
     return text.getvalue()
 
 

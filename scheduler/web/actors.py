@@ -128,11 +128,7 @@ def _from(file: Path, *, private: bool) -> Bearer:
 
 
 class ActionRefused(Exception):
-    """An action that was refused; ``why`` is the fault of the request."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    """An action that was refused; its text is the fault of the request."""
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ def _answer_failures(application: FastAPI, written: pages.Pages, surface: Surfac
 
 _WHAT = {404: "not found", 405: "not allowed", 422: "bad request"}
 _IMPOSSIBLE: dict[type, tuple[int, str]] = {
-    ActionRefused: (403, "{0.why}. Reload the page and try again"),
+    ActionRefused: (403, "{0}. Reload the page and try again"),
     BadRequest: (422, "{0.what}"),
     Refusal: (409, "{0}"),
     Stale: (409, "it changed at the same moment. Look at it, then try again"),

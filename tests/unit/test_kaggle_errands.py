@@ -23,7 +23,7 @@ def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
     while told != "half of it":
         with pytest.raises(TaskUnfinished) as unfinished:
             tasks.run("upload", work, 0.0)
-        told = unfinished.value.progress
+        told = str(unfinished.value)
     go.set()
     assert tasks.run("upload", work, 10.0) == 7
     assert len(runs) == 1

@@ -255,7 +255,7 @@ class _DecodedBlocks:
 
     def read(self, size: int, /) -> str:
         data = read_block(self._file, size)
-        lines = [data] if _is_utf8(data) else data.splitlines(keepends=True)
+        lines = [data] if _strictly(data, "utf-8") is not None else data.splitlines(keepends=True)
         text = ""
         for line in lines:
             text += self._reader.decoded(line, self._line)
@@ -271,14 +271,6 @@ def read_block(file: BufferedReader, size: int) -> bytes:
     while data and not data.endswith(b"\n") and (ahead := file.peek(1)[:1]) and 0x80 <= ahead[0] < 0xC0:
         data += file.read(1)
     return data
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # A huge JSON array is read element by element; a damaged element loses only itself.

@@ -79,13 +79,9 @@ def _files(candidate: ScorerInput, item: str) -> dict[str, str]:
         except (ValueError, RecursionError):
             return {}
         files = files.get("files", files) if isinstance(files, dict) else None
-    if (
-        not isinstance(files, dict)
-        or len(files) > FILES_MAX
-        or not all(isinstance(text, str) for text in files.values())
-    ):
-        return {}
-    return dict(files)
+    if isinstance(files, dict) and len(files) <= FILES_MAX and all(isinstance(text, str) for text in files.values()):
+        return dict(files)
+    return {}
 
 
 def _is_test(path: str) -> bool:

@@ -421,14 +421,8 @@ class EmulatedSession:
         # A notebook has no file of its own, so a script that uses __file__ fails there as it does here. The shell
         # records the exit code for a restarted emulator, which is not its parent. It writes into named pipes, of which
         # it holds both ends: an emulator that dies breaks none of them.
-        program = [
-            "sh",
-            "-c",
-            '"$1" - ; echo $? >"$2.new"; mv "$2.new" "$2"',
-            "sh",
-            sys.executable,
-            str(folder / _EXIT),
-        ]
+        script = '"$1" - ; echo $? >"$2.new"; mv "$2.new" "$2"'
+        program = ["sh", "-c", script, "sh", sys.executable, str(folder / _EXIT)]
         with (folder / "source.py").open("rb") as source, self._reading() as readers, ExitStack() as handed:
             ends = [os.open(folder / name, os.O_RDWR) for name in _STREAMS]
             for end in ends:

@@ -54,11 +54,7 @@ _AGAIN_SECONDS = 120  # scheduled: when to ask again for an unfinished upload
 
 # Slow work that may exceed the caller's timeout; at most one task per name at a time.
 class TaskUnfinished(Exception):
-    """The task goes on; ``progress`` is its progress as a text. Call again later."""
-
-    def __init__(self, progress: str) -> None:
-        super().__init__(progress)
-        self.progress = progress
+    """The task goes on; the text is its progress. Call again later."""
 
 
 class BackgroundTasks(Generic[_Result]):
@@ -230,7 +226,7 @@ class Inputs:
         try:
             slug, name, sha256 = self._tasks.run(task, work, until - stopwatch())
         except TaskUnfinished as unfinished:
-            why = f"its {kind} is still on its way to Kaggle: {unfinished.progress}"
+            why = f"its {kind} is still on its way to Kaggle: {unfinished}"
             raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
         self._note(slug, {"used_at": now})
         return AttachedInput(slug, name, sha256, into)

@@ -24,13 +24,8 @@ def list_(cli: Cli) -> None:
     limits = cli.app.settings.agents.limits
     with cli.app.database.read() as tx:
         waiting, today = agents.waiting(tx), agents.reserved_on_day(tx, cli.now)
-    cli.out.data(
-        {
-            "proposals": [asdict(one) for one in waiting],
-            "reserved_seconds": today,
-            "limits": limits and limits._asdict(),
-        }
-    )
+    proposals, allowed = [asdict(one) for one in waiting], limits and limits._asdict()
+    cli.out.data({"proposals": proposals, "reserved_seconds": today, "limits": allowed})
     rows = [(one.id, one.agent, one.verb, cli.out.moment(one.since), one.why) for one in waiting]
     cli.out.table(("id", "agent", "-change", "-since", "_why"), rows)
     if limits is None:

@@ -321,11 +321,8 @@ def _results(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         for finding in newest["evidence"].get("findings", ())
         if finding["value"] is not None
     ]
-    data = {
-        "type": "held-out items",
-        "name": newest["set_digest"][:_DIGEST_CHARACTERS],
-        "revision": newest["set_digest"],
-    }
+    digest = newest["set_digest"]
+    data = {"type": "held-out items", "name": digest[:_DIGEST_CHARACTERS], "revision": digest}
     return [{"task": {"type": "text-generation"}, "dataset": data, "metrics": metrics}] if metrics else []
 
 

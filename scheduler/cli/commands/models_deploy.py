@@ -128,14 +128,9 @@ def deploy(
     if done.state == "serving":
         cli.out.line(f"{done.version} is deployed to {to}.")
     else:
-        stays = (
-            "See"
-            if done.state == "failed"
-            else "The version before is deployed again, unless the reason says otherwise"
-        )
-        raise PlatformFault(
-            f"{done.version} is not deployed to {to}", done.why, f"{stays}: schedctl models show {done.version}"
-        )
+        back = "The version before is deployed again, unless the reason says otherwise"
+        remedy = f"{'See' if done.state == 'failed' else back}: schedctl models show {done.version}"
+        raise PlatformFault(f"{done.version} is not deployed to {to}", done.why, remedy)
 
 
 @command("schedctl models sync griffith", "schedctl models sync griffith --dry-run")

@@ -70,10 +70,7 @@ def _summary(changes: Sequence[JobChange]) -> str:
         "no longer finish": sum(before is not None and after is None for before, after in pairs),
     }
     words = [f"{count} {what}" for what, count in counts.items() if count]
-    met = [
-        (bool(change.before and change.before.on_time), bool(change.after and change.after.on_time))
-        for change in changes
-    ]
+    met = [(bool(one.before and one.before.on_time), bool(one.after and one.after.on_time)) for one in changes]
     won, lost = sum(after > before for before, after in met), sum(after < before for before, after in met)
     words += [f"{counted(count, 'deadline')} {what}" for what, count in (("won", won), ("lost", lost)) if count]
     jobs = f"{len(changes)} {'job differs' if len(changes) == 1 else 'jobs differ'}"

@@ -52,12 +52,9 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
 
 def empty_queue(cli: Cli) -> str:
     """Return the message for an empty queue, with the command that adds jobs."""
-    next_ = (
-        "Add jobs with: schedctl queue add --models"
-        if cli.paths.values.get("models")
-        else "See: schedctl submit --help"
-    )
-    return f"The queue is empty. {next_}"
+    if cli.paths.values.get("models"):
+        return "The queue is empty. Add jobs with: schedctl queue add --models"
+    return "The queue is empty. See: schedctl submit --help"
 
 
 def _lines(listed: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:

@@ -170,10 +170,7 @@ def _facts(
             "needs",
             f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}" if needs.vram_gib else f"{devices} x any device",
         ),
-        (
-            "accelerator",
-            {"tpu": "a TPU", "any": "a TPU or any other"}.get(needs.accelerator, ""),
-        ),
+        ("accelerator", {"tpu": "a TPU", "any": "a TPU or any other"}.get(needs.accelerator, "")),
         ("data", data + version if mixture else ""),
         ("initialised from", start_line(spec.start_from, lineage)),
         ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),

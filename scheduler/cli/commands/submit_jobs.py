@@ -176,14 +176,8 @@ def halved(table: dict[str, Any], count: int, factor: int | None, metric: str | 
         why = f"it has {counted(count, 'job')}, and the best 1 in {factor} is none"
         raise UsageFault("the sweep cannot be halved", why, f"Give at least {factor} combinations")
     metric, _, aim = metric.partition(":")
-    rule = {
-        "metric": metric,
-        "budget": table.pop("budget"),
-        "candidates": count,
-        "rungs": list(rungs),
-        "factor": factor,
-    }
-    return {"target_step": rungs[0], "halving": {**rule, "aim": aim or "low"}}
+    rule = {"metric": metric, "aim": aim or "low", "budget": table.pop("budget")}
+    return {"target_step": rungs[0], "halving": {**rule, "candidates": count, "rungs": list(rungs), "factor": factor}}
 
 
 def show_rungs(cli: Cli, spec: JobSpec) -> None:

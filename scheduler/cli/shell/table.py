@@ -142,11 +142,9 @@ def _broken(text: str, width: int, one_line: bool) -> list[str]:
     if one_line:
         return [cut_off(text, width)]
     lines = wrapped(text, width)
-    return (
-        lines
-        if len(lines) <= _LINES_MOST
-        else [*lines[: _LINES_MOST - 1], cut_off(lines[_LINES_MOST - 1] + " …", width)]
-    )
+    if len(lines) > _LINES_MOST:
+        lines[_LINES_MOST - 1 :] = [cut_off(lines[_LINES_MOST - 1] + " …", width)]
+    return lines
 
 
 def _head(text: str, width: int) -> str:

@@ -77,10 +77,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
         by_start = sorted(queued, key=lambda name: first.get(name, (NEVER, "")))
         names.update(zip(by_start, queued, strict=True))
     renamed = (
-        replace(
-            placement,
-            lanes=tuple(replace(lane, job=names.get(lane.job, lane.job)) for lane in placement.lanes),
-        )
+        replace(placement, lanes=tuple(replace(lane, job=names.get(lane.job, lane.job)) for lane in placement.lanes))
         for placement in placements
     )
     return tuple(sorted(renamed, key=lambda placement: (placement.start, placement.pool, placement.lanes[0].job)))

@@ -155,10 +155,7 @@ class _Waiting:
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
         following = (one for one in self.placements if one.pool == capacity.pool.name and one.start > now)
-        first = next(
-            (lane.job for one in following for lane in one.lanes if lane.job != job.view.name),
-            None,
-        )
+        first = next((lane.job for one in following for lane in one.lanes if lane.job != job.view.name), None)
         return self._outbid(job, number, first or "work that is worth more later")
 
     def _outbid(self, job: PlannerJob, number: int, by: str) -> Reason:

@@ -283,13 +283,9 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     if still_runs and not (report.steps_per_second and _is_warm(report)):
         return
     rate = rates.get(tx, lane.job, run.pool)
-    if (
-        rate is not None
-        and rate.samples
-        and record.spec.whole
-        and (report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint")
-    ):
-        # It was cut off and needs longer than similar jobs: its next session gets the time of its definition.
+    cut_off = report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint"
+    if rate is not None and rate.samples and record.spec.whole and cut_off:
+        # It needs longer than similar jobs: its next session gets the time of its definition.
         rates.put(tx, replace(rate, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
         return
     first_impression = rate is not None and rate.samples == 1 and rate.at > run.planned_start

@@ -143,13 +143,8 @@ def _reserve_one(
     wanted = placement.end + pool.overrun_seconds - now
     admitted = room(pool, charges, live_ends, now, observed, placement.devices)
     if admitted.seconds < wanted:
-        ports.log.warning(
-            "reserve.refused",
-            pool=pool.name,
-            wanted_seconds=wanted,
-            admitted_seconds=admitted.seconds,
-            limited_by=admitted.limited_by,
-        )
+        facts = {"admitted_seconds": admitted.seconds, "limited_by": admitted.limited_by}
+        ports.log.warning("reserve.refused", pool=pool.name, wanted_seconds=wanted, **facts)
         return kept_back(Precondition.ROOM)
     if {lane.job for lane in placement.lanes} & set(ports.calls.under_way("components")):
         # What is not needed is being deleted, and a new session might be about to name some of it.
@@ -343,13 +338,8 @@ def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
         let_in(tx, run.pool, now)
         if ports.platforms[run.pool].capabilities.needs_person:
             events.append(tx, "session.offered", run.key, now, why=f"schedctl handover claim {run.key}")
-    ports.log.info(
-        "run.started",
-        run=run.key,
-        pool=run.pool,
-        jobs=[lane.job for lane in run.lanes],
-        session_seconds=run.deadline - run.planned_start,
-    )
+    names, seconds = [lane.job for lane in run.lanes], run.deadline - run.planned_start
+    ports.log.info("run.started", run=run.key, pool=run.pool, jobs=names, session_seconds=seconds)
 
 
 def _refused(ports: Ports, run: Run, error: Refused) -> None:

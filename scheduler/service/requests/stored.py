@@ -304,10 +304,8 @@ def lock_packages(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]
         for image in there:
             own = {name: size for name, size in package_sizes.items() if image.has(name)}
             fetched, more = sum(package_sizes.values()) - sum(own.values()), sum(own.values())
-            if (fetched + more, fetched) > (
-                requirements.fetched_bytes + requirements.image_bytes,
-                requirements.fetched_bytes,
-            ):
+            before = requirements.fetched_bytes
+            if (fetched + more, fetched) > (before + requirements.image_bytes, before):
                 largest = max(own, key=lambda name: own[name], default="")
                 requirements = replace(requirements, fetched_bytes=fetched, image_bytes=more, image_largest=largest)
     return requirements, data
