@@ -389,7 +389,7 @@ class KagglePlatform:
         try:
             pushed = self._client.push(push, self._settings.push_seconds)
         except Denied as error:
-            self._undo(intent)
+            self._undo(intent, str(error))
             raise Refused(
                 "kaggle",
                 "launch",
@@ -401,7 +401,7 @@ class KagglePlatform:
             self._records.drop(intent.key)
             raise
         if pushed.error:
-            self._undo(intent)
+            self._undo(intent, pushed.error)
             raise self._refusal(pushed.error, now)
         if pushed.slug not in {"", push.slug} or pushed.version > 1:
             why = f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
@@ -414,11 +414,17 @@ class KagglePlatform:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
         return self._observer.observed(self._records.write(replace(intent, state="pushed")), SessionState.QUEUED)
 
-    def _undo(self, intent: Record) -> None:
-        """Forget a refused push, and delete the kernel without a session that it may have left."""
-        with suppress(PlatformError, Denied):
+    def _undo(self, intent: Record, why: str) -> None:
+        """Delete the kernel without a session that a refused push may have left, then the record of the push.
+
+        Where the deletion fails, sweep() tries again by the record.
+        """
+        try:
             self._client.delete(intent.slug)
-        self._records.drop(intent.key)
+        except (PlatformError, Denied):
+            self._records.write(replace(intent, state="void", detail=f"the push was refused: {why}"))
+        else:
+            self._records.drop(intent.key)
 
     def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
         """End a kernel that differs from the requested one. Raises Unreachable if it may still run."""

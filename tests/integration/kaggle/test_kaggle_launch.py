@@ -55,6 +55,22 @@ def test_an_unknown_refusal_needs_a_person(account: Account, monkeypatch: pytest
     assert refused.value.permanent
 
 
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.DROP])
+def test_a_kernel_of_a_refused_push_is_remembered_until_it_is_deleted(
+    account_at: Callable[..., Account], fault: Fault
+) -> None:
+    account = account_at(refused_leaves_kernel=True, unannounced_extra_seconds=108_000)
+    account.place.faults.always["DeleteKernel"] = fault
+    with pytest.raises(Refused, match="weekly GPU quota"):
+        account.adapter().launch(account.request(KEY, "wait"), account.now())
+    assert KEY in account.place.kernels
+    assert account.adapter().find([KEY], account.now())[KEY].state is SessionState.ABSENT
+    account.place.faults.always.clear()
+    assert account.adapter().sweep([KEY], account.now()) == [KEY]
+    assert KEY not in account.place.kernels
+    assert account.adapter().find([KEY], account.now()) == {}
+
+
 def test_a_launch_that_does_not_fit_into_a_source_is_refused_before_it_is_sent(account: Account) -> None:
     environment = {"NOTE": random.Random(1).randbytes(1_800_000).hex()}  # cannot be packed much
     with pytest.raises(Refused, match="at most 900000") as refused:
