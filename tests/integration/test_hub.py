@@ -112,6 +112,15 @@ def test_a_download_that_breaks_off_goes_on_by_ranges_and_is_checked(
     assert place.seen.asked.total() == asked, "what is there is not asked for"
 
 
+def test_a_download_that_brings_a_byte_at_a_time_is_given_up(
+    place: StandInHub, pinned: Callable[[], str], fetch: Callable[[str], Path]
+) -> None:
+    prefix = pinned()
+    place.habits.cut_after = 1
+    with pytest.raises(ConnectionError, match="broke off at byte 6 of 8, 6 times"):
+        fetch(prefix)
+
+
 def test_what_a_killed_process_left_is_gone_on_with_and_what_is_wrong_in_it_found(
     place: StandInHub, pinned: Callable[[], str], fetch: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from ..bounds import SPAN_MAX, digits
+from ..clock import stopwatch
 from ..deadline import Deadline, opener
 from .manifest import sha256_file
 from .transport import Transport
@@ -30,6 +31,7 @@ GIT = "git:"  # prefix of a git object name; large files have their SHA-256 inst
 _SILENCE_SECONDS = 30.0  # without a byte from the server
 _ANSWER_SECONDS = 60.0  # for a page of a listing
 _PIECE_SECONDS = 600.0  # for one request of a file; the next request continues from there
+_SLOWEST_BYTES = 500  # a second; a request that brings fewer makes no progress, or a byte a second would last for ever
 _TRIES = 6  # without progress
 _WAIT_SECONDS_MAX = 300.0  # at once
 _PATIENCE_SECONDS = 300.0  # total, without progress
@@ -175,19 +177,24 @@ def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], 
 
 def _download(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
     """Download a file, resuming a partial download. Raises HubDenied, FileNotFoundError, OSError."""
-    furthest = 0
+    furthest, began = 0, 0.0
 
     def advanced() -> bool:
         nonlocal furthest
         before, furthest = furthest, max(furthest, _size(place))
-        return furthest > before
+        return furthest - before >= _SLOWEST_BYTES * max(1.0, stopwatch() - began)
+
+    def go_on() -> None:
+        nonlocal began
+        began = stopwatch()
+        _go_on(address, place, size, token, tell)
 
     place.touch()
     furthest = _size(place)
     if furthest > size:
         place.write_bytes(b"")
     while _size(place) < size:
-        patiently(address, lambda: _go_on(address, place, size, token, tell), advanced)
+        patiently(address, go_on, advanced)
 
 
 def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
