@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -68,8 +67,10 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
     spared = round((full - record.done_step) / _steps_per_second(tx, record))
     why = f"{why}; about {spared / HOUR:.1f} h of sessions that were left went back to the plan"
     done = arrows.finish(record.state, now, why, full)
-    facts: dict[str, Any] = {"why": why, "step": best.step, "full_target_step": full, "spared_seconds": spared}
-    jobs.change_state(tx, name, record.state, done, "finish", now, **facts)
+    old, step = record.state, best.step
+    jobs.change_state(
+        tx, name, old, done, "finish", now, why=why, step=step, full_target_step=full, spared_seconds=spared
+    )
     jobs.change_spec(tx, name, now, "daemon", target_step=best.step)
     jobs.note_progress(tx, name, best.step, best.key, fork=True)
     ports.log.info("job.stopped_early", job=name, step=best.step, left_steps=full - record.done_step, why=why)
