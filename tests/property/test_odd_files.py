@@ -1,170 +1,87 @@
-"""Whatever a session leaves in a folder that we read: nothing blocks, nothing outside is read or written."""
+"""Generated odd files: the trainer's reader never fails, and each record is read or counted as left out."""
 
-import os
-import socket
-import stat
-import tempfile
-from pathlib import Path
+import bz2
+import gzip
+import json
+import lzma
+import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from platforms.artifacts.base import StoreError
-from platforms.artifacts.directory import DirectoryStore
-from platforms.base import Unreachable
-from platforms.bundle import BadArchive, extract
-from platforms.folders import Folders
-from platforms.kaggle.session.observer import LaunchRecords
-from platforms.local.adapter import Session
-from platforms.local.records import CLAIM, END, ORDER, OUTPUT
-from platforms.manual.adapter import OFFER, HandOver
-from platforms.record_file import DamagedRecord
-from platforms.relay import Intake
-from tests.lab.night import share
+from jobs.payload.trainers.tuning.data.forms import OddRecord, read_record
+from jobs.payload.trainers.tuning.data.reader import files, records
+from jobs.payload.trainers.tuning.data.tally import Tally
+from tests.lab.records import lines_of, odd_file
 
-OUTSIDE = b"canary: what lies outside"
-KINDS = ("pipe", "socket", "link", "link to folder", "dangling", "loop", "folder", "file", "device")
+ENDINGS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
+}  # fmt: skip
+KINDS = [kind + packing for kind in (".jsonl", ".csv", ".tsv") for packing in ENDINGS]
+DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-def leave(kind: str, path: Path, outside: Path) -> None:
-    """Put something of a kind at ``path``."""
-    match kind:
-        case "pipe":
-            os.mkfifo(path)
-        case "socket":
-            with socket.socket(socket.AF_UNIX) as listening:
-                here = os.open(path.parent, os.O_RDONLY)
-                listening.bind(f"/proc/self/fd/{here}/{path.name}")
-                os.close(here)
-        case "link":
-            path.symlink_to(outside / "secret")
-        case "link to folder":
-            path.symlink_to(outside)
-        case "dangling":
-            path.symlink_to(outside / "nothing")
-        case "loop":
-            path.symlink_to(path)
-        case "folder":
-            path.mkdir()
-        case "file":
-            path.write_bytes(b"plain")
-        case "device":
-            try:
-                os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero, which has no end
-            except PermissionError:
-                os.mkfifo(path)
+@st.composite
+def contents(draw: Any) -> bytes:
+    """Lines of records, a table, an array, or any bytes; in some encoding; whole, cut off or damaged."""
+    data = draw(st.one_of(
+        st.integers(0, 2**32).map(lambda seed: odd_file(random.Random(seed), 12)),
+        st.binary(max_size=300),
+        st.text(max_size=200).map(lambda text: text.encode(errors="surrogatepass")),
+        st.lists(st.lists(st.text('a",\r\n\x00\ufeff', max_size=4), max_size=3)).map(
+            lambda rows: b"text,label\n" + "\n".join(map(",".join, rows)).encode()
+        ),
+        st.lists(st.dictionaries(st.sampled_from(["text", "prompt", "messages"]), st.text(max_size=9))).map(
+            lambda some: json.dumps(some).encode()
+        ),
+        st.sampled_from([DEEP, b'{"text": ' + DEEP + b"}", b"text\n" + DEEP, b"\x00" * 999, b"{" * 99_999]),
+    ))  # fmt: skip
+    if draw(st.integers(0, 3)) == 0:
+        data = data.decode(errors="replace").encode(
+            draw(st.sampled_from(["utf-16", "utf-8-sig", "utf-32", "cp037"])), "replace"
+        )
+    return bytes(data)
 
 
-def everything(outside: Path) -> dict[str, bytes]:
-    return {path.relative_to(outside).as_posix(): path.read_bytes() for path in outside.rglob("*")}
+def damaged(data: bytes, draw: random.Random) -> bytes:
+    """Return data, in half of the cases cut off or with a changed byte."""
+    at = draw.randrange(len(data) + 1)
+    return draw.choice([data, data, data[:at], data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]])
 
 
-@given(kind=st.sampled_from(KINDS), deep=st.booleans(), before=st.booleans())
-@settings(max_examples=share(60), deadline=None)
-def test_the_store_neither_blocks_nor_leads_out(kind: str, deep: bool, before: bool) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        outside = Path(name, "outside")
-        outside.mkdir()
-        (outside / "secret").write_bytes(OUTSIDE)
-        (outside / ".tmp-old").write_bytes(OUTSIDE)
-        root = Path(name, "store")
-        store = DirectoryStore(root)
-        # The odd thing is the object itself, or a folder on the way to it.
-        key = "runs/x/secret" if deep else "runs/x"
-        (root / "runs").mkdir()
-        leave(kind, root / "runs" / "x", outside)
-        if kind == "folder" and deep and before:
-            leave("link", root / "runs" / "x" / "secret", outside)
-        kept = everything(outside)
-        found = set()
-        for act in (
-            lambda: store.read(key),
-            lambda: store.fetch(key, Path(name, "copy")),
-            lambda: store.create(key, b"new"),
-            lambda: store.put(key, b"new"),
-            lambda: store.delete(key),
-        ):
-            assert store.size(key) in {None, 3, 5}
-            assert OUTSIDE not in [
-                store.read(listed) for prefix in ("", "runs/", "runs/x/") for listed in store.keys(prefix)
-            ]
-            try:
-                found.add(act())
-            except StoreError:
-                continue
-        store.sweep(float("inf"))
-        assert OUTSIDE not in found
-        assert not Path(name, "copy").exists() or Path(name, "copy").read_bytes() == b"plain"
-        assert everything(outside) == kept
+@given(contents(), st.sampled_from(KINDS), st.sampled_from(list(ENDINGS)), st.booleans(), st.randoms())
+def test_no_file_ends_a_training(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str, packing: str, right: bool, draw: random.Random
+) -> None:
+    """Also not one whose name has the ending of another kind."""
+    folder = tmp_path_factory.mktemp("odd")
+    ending = next(ending for ending in reversed(ENDINGS) if name.endswith(ending))
+    (folder / f"train-0{name}").write_bytes(damaged(ENDINGS[ending if right else packing](data), draw))
+    paths, tally = files(folder, "train-*"), Tally()
+    read = list(records(paths, tally))
+    assert len(paths) == 1
+    assert len({place for _, place in read}) == len(read)
+    assert all(place.startswith(f"train-0{name}") for _, place in read)
+    assert all(place.startswith(f"train-0{name}") for _, place in tally.left_out.values())
+    for record, _ in read:
+        try:
+            read_record(record)
+        except OddRecord:
+            continue
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "file"])
-def test_a_log_and_records_of_a_session_that_are_no_files_answer_at_once(tmp_path: Path, kind: str) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret").write_bytes(OUTSIDE)
-    folders = Folders("local", tmp_path / "pool")
-    (tmp_path / "pool" / "uff-a-0001").mkdir()
-    for name in (OUTPUT, CLAIM, END, ORDER):
-        leave(kind, tmp_path / "pool" / "uff-a-0001" / name, outside)
-    with pytest.raises(Unreachable), folders.answering("logs"):
-        list(folders.read("uff-a-0001", OUTPUT, 0, 1_000))
-    with pytest.raises(DamagedRecord):
-        Session("uff-a-0001", tmp_path / "pool" / "uff-a-0001").observe(0)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "file"])
-def test_what_people_and_kaggle_leave_answers_at_once(tmp_path: Path, kind: str) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret").write_bytes(b'{"offered_at": 1}')
-    hand_over = HandOver("uff-a-0001", tmp_path / "desk" / "uff-a-0001")
-    hand_over.folder.mkdir(parents=True)
-    records = LaunchRecords(tmp_path / "launches")
-    leave(kind, hand_over.folder / OFFER, outside)
-    for name in ("uff-a-0001.json", "uff-a-0001.said"):
-        leave(kind, tmp_path / "launches" / name, outside)
-    for read in (hand_over.offer, lambda: records.read("uff-a-0001"), lambda: records.words("uff-a-0001")):
-        with pytest.raises(DamagedRecord):
-            read()
-    intake = Intake("uff-a-0001", frozenset({"a"}))
-    for key in ("runs/uff-a-0001/lane-0/result.json", f"jobs/a/manifests/{1:012}-{1:06}.json"):
-        leave(kind, tmp_path / key.rpartition("/")[2], outside)
-        assert not intake.is_sound(key, tmp_path / key.rpartition("/")[2])
-
-
-@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device", "loop"])
-def test_an_archive_that_is_none_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    leave(kind, tmp_path / "result.zip", tmp_path)
-    with pytest.raises((BadArchive, OSError)):
-        extract(tmp_path / "result.zip", tmp_path / "fresh")
-    assert not (tmp_path / "fresh").exists()
-
-
-def test_a_document_that_is_too_long_for_one_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "result.json").open("wb") as stream:
-        stream.truncate(1 << 34)  # more than there is memory for
-    intake = Intake("uff-a-0001", frozenset({"a"}))
-    assert not intake.is_sound("runs/uff-a-0001/lane-0/result.json", tmp_path / "result.json")
-
-
-def test_a_sessions_folder_that_became_a_link_leads_nowhere(tmp_path: Path) -> None:
-    folders = Folders("local", tmp_path / "pool")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / OUTPUT).write_bytes(OUTSIDE)
-    (tmp_path / "pool" / "uff-a-0001").symlink_to(tmp_path / "outside")
-    with pytest.raises(OSError, match="uff-a-0001"):
-        list(folders.read("uff-a-0001", OUTPUT, 0, 1_000))
-
-
-def test_names_that_are_no_keys_are_not_listed(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    for name in ("a b", "new\nline", "\u202ename", "-", "good"):
-        (tmp_path / name).write_bytes(b"")
-    deep = tmp_path
-    for _ in range(30):
-        deep /= "d"
-        deep.mkdir()
-    (deep / "x").write_bytes(b"")
-    assert list(store.keys("")) == ["good"]
+@given(st.integers(0, 2**32), st.integers(0, 30), st.sampled_from(list(ENDINGS)))
+def test_what_is_read_and_what_is_left_out_are_all_lines(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, packing: str
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    data = odd_file(random.Random(seed), count)
+    if data.lstrip().startswith(b"["):
+        data = b"{}\n" + data  # or a file of one line would be an array
+    (folder / f"train-0.jsonl{packing}").write_bytes(ENDINGS[packing](data))
+    tally = Tally()
+    read = list(records(files(folder, "train-*"), tally))
+    assert len(read) + sum(number for number, _ in tally.left_out.values()) == lines_of(data)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.payload.trainers.tuning.data.documents import documents, files
+from jobs.payload.trainers.tuning.data.documents import documents
+from jobs.payload.trainers.tuning.data.reader import files
 from jobs.payload.trainers.tuning.data.rows import RowOrder, Rows, pack, place_pieces
 from jobs.payload.trainers.tuning.data.tally import Tally
 from jobs.payload.trainers.tuning.errors import UnreadableData
@@ -47,7 +48,7 @@ class Letters:
 def write(folder: Path, records: list[Any]) -> list[Path]:
     folder.mkdir(exist_ok=True)
     (folder / "train-0.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return files(folder, "train-*.jsonl")
+    return files(folder, "train-*")
 
 
 def learned(rows: Rows) -> str:

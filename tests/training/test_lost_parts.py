@@ -15,8 +15,9 @@ import tokenizers
 from PIL import Image
 
 from jobs.payload.trainers.trainer_kit import Training
-from jobs.payload.trainers.tuning.data.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer, stop_tokens
 from jobs.payload.trainers.tuning.data.images import find_sight, lay
+from jobs.payload.trainers.tuning.data.reader import files
 from jobs.payload.trainers.tuning.data.rows import pack, samples
 from jobs.payload.trainers.tuning.devices.group import Group
 from jobs.payload.trainers.tuning.errors import UnreadableData
@@ -74,7 +75,7 @@ def sample(record: Any, template: str, folder: Path, model: Path) -> str:
     tokenizer = load_tokenizer(str(folder / "tokenizer"))
     (folder / "train-0.jsonl").write_text(json.dumps(record) + "\n")
     stops = stop_tokens(str(model), tokenizer)
-    rows = pack(files(folder, "train-*.jsonl"), tokenizer, 256, folder / "cache", alone=True, stops=stops)
+    rows = pack(files(folder, "train-*"), tokenizer, 256, folder / "cache", alone=True, stops=stops)
     found = [*samples(rows, tokenizer), *(why for why, _, _ in rows.facts["data"]["left_out"])]
     assert len(found) == 1
     assert rows.facts["data"]["newer"] == 3, "and a checkpoint of rows without it is of another training"
@@ -206,7 +207,7 @@ def preferences(
     reward = ("--reward", "x", "--new-tokens", "8") if stage == "grpo" else ()
     options = read_options(["--model", str(model), "--stage", stage, "--length", "64", *reward])
     (folder / "train-0.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    rows, tally, _ = read_rows(options, files(folder, "train-*.jsonl"), tokenizer)
+    rows, tally, _ = read_rows(options, files(folder, "train-*"), tokenizer)
     return rows, [why for why, _, _ in tally.facts()["left_out"]]
 
 
@@ -265,7 +266,7 @@ def test_a_pair_with_a_token_that_the_model_has_not_is_refused(tmp_path: Path, m
     options = read_options(["--model", str(tmp_path), "--stage", "dpo"])
     (tmp_path / "train-0.jsonl").write_text(json.dumps({"prompt": "q", "chosen": "x", "rejected": "y"}))
     with pytest.raises(UnreadableData, match="knows 9 tokens"):
-        read_rows(options, files(tmp_path, "train-*.jsonl"), load_tokenizer(str(model)))
+        read_rows(options, files(tmp_path, "train-*"), load_tokenizer(str(model)))
 
 
 @pytest.mark.parametrize("stage", ["grpo", "selftrain"])
@@ -280,7 +281,7 @@ def test_a_prompt_does_not_end_like_an_answer(
     (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": len(tokenizer)}))
     (tmp_path / "train-0.jsonl").write_text('{"prompt": "say a"}\n')
     words = ["--model", str(tmp_path / "model"), "--stage", stage, "--reward", "x", "--new-tokens", "8"]
-    options, paths = read_options(words), files(tmp_path, "train-*.jsonl")
+    options, paths = read_options(words), files(tmp_path, "train-*")
     if stage == "grpo":
         rows, tally, _ = read_rows(options, paths, tokenizer)
         assert not rows
@@ -298,7 +299,7 @@ def test_a_text_begins_with_the_token_that_ends_it_where_the_tokenizer_says_so(t
     end = ("<eos>", tokenizer.eos_token_id)
     words.post_processor = tokenizers.processors.TemplateProcessing(single="<eos> $A", special_tokens=[end])
     (tmp_path / "train-0.jsonl").write_text('{"text": "abc"}\n{"prompt": "q", "completion": "x"}\n')
-    rows = pack(files(tmp_path, "train-*.jsonl"), tokenizer, 32, tmp_path / "cache", alone=True)
+    rows = pack(files(tmp_path, "train-*"), tokenizer, 32, tmp_path / "cache", alone=True)
     assert sorted(samples(rows, tokenizer)) == ["<eos>q⟦x<eos>⟧", "<eos>⟦abc<eos>⟧"]
 
 
@@ -326,7 +327,7 @@ def test_a_photograph_is_learned_as_its_camera_was_held(tmp_path: Path) -> None:
         (folder / "a.png").write_bytes(file.getvalue())
         record = {"messages": [user([named[form], {"type": "text", "text": "?"}]), said("x")]}
         (folder / "train-0.jsonl").write_text(json.dumps(record))
-        rows = lay(files(folder, "train-*.jsonl"), folder, tokenizer, sight, 64, folder / "cache")
+        rows = lay(files(folder, "train-*"), folder, tokenizer, sight, 64, folder / "cache")
         assert (rows.facts["data"]["newer"] == 3) == (noted is not None or form == "image_url")
         found.append(rows.batch([0]).images)
     assert all(np.array_equal(found[0][part], other[part]) for other in found[1:] for part in found[0])
@@ -335,13 +336,13 @@ def test_a_photograph_is_learned_as_its_camera_was_held(tmp_path: Path) -> None:
 def test_files_that_are_not_read_and_odd_records_held_out_are_named(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk("desk", "--lora", "4", "--warmup", "9", target=2)
     desk.fill({"text": f"text {number} " * 9} for number in range(60))
-    (desk.store / "data/train-00001.jsonl.gz").write_bytes(b"\x1f\x8b")
+    (desk.store / "data/train.jsonl.gz").write_bytes(b"\x1f\x8b")
     (desk.store / "data/heldout.jsonl").write_text('{"text": "a b c"}\n{"question": "a"}\n')
     run = desk.run()
     assert run.codes == [65], run.said
     assert "1 of 58 records" in run.said
-    assert "files of records are train-*.jsonl (first: train-00001.jsonl.gz)" in run.said
+    assert ".parquet, .arrow (first: train.jsonl.gz)" in run.said
     run = desk.run("--skip-at-most", "2")
     assert run.codes == [0], run.said
-    assert "left out of heldout.jsonl: 1: it has none of the known fields" in run.said
+    assert "left out of the held-out records: 1: it has none of the known fields" in run.said
     assert "--warmup 9 is longer than the training" in run.said

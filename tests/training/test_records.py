@@ -12,7 +12,8 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import tokenizers
 import transformers
 
-from jobs.payload.trainers.tuning.data.documents import files, load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.documents import load_tokenizer, stop_tokens
+from jobs.payload.trainers.tuning.data.reader import files
 from jobs.payload.trainers.tuning.data.rows import Rows, pack, samples
 from jobs.payload.trainers.tuning.data.tally import check
 from jobs.payload.trainers.tuning.errors import UnreadableData
@@ -51,7 +52,7 @@ def like_llama_2() -> Any:
 def packed(folder: Path, lines: Iterable[bytes], tokenizer: Any, stops: Any = None) -> Rows:
     folder.mkdir(exist_ok=True)
     (folder / "train-0.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    return pack(files(folder, "train-*.jsonl"), tokenizer, 512, folder / "cache", alone=True, stops=stops)
+    return pack(files(folder, "train-*"), tokenizer, 512, folder / "cache", alone=True, stops=stops)
 
 
 def of(*records: Any) -> list[bytes]:
@@ -144,7 +145,7 @@ def test_a_mark_of_byte_order_costs_nothing(encoding: str, tmp_path: Path, model
     (tmp_path / "train-0.jsonl").write_bytes(text.encode(encoding))
     (tmp_path / "train-1.jsonl").write_bytes(text.encode() + "\ufeff".encode() + text.encode())  # one after the other
     (tmp_path / "train-2.jsonl").write_text(json.dumps([{"text": "in an"}, {"text": "array"}], indent=1))
-    rows = pack(files(tmp_path, "train-*.jsonl"), load_tokenizer(str(model)), 64, tmp_path / "cache")
+    rows = pack(files(tmp_path, "train-*"), load_tokenizer(str(model)), 64, tmp_path / "cache")
     assert rows.facts["data"]["records"] == {"text": 3 + 6 + 2}
     assert not rows.facts["data"]["left_out"]
 

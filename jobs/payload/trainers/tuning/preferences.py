@@ -22,7 +22,7 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .base import base_digest, check_length
-from .data import documents, forms
+from .data import documents, forms, reader
 from .data.rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
 from .data.tally import Tally, check
 from .devices.card import Device, find_card
@@ -67,7 +67,7 @@ def train(
     rows, tally, sizes = read_rows(options, paths, tokenizer)
     folder = data_folder(options, training)
     where, facts = str(folder), tally.facts()
-    facts["left_out"] += documents.unread(folder, paths)
+    facts["left_out"] += reader.unread(folder, paths)
     if rows or tally.left_out:
         if os.environ.get("RANK", "0") == "0":
             texts = [_sample(rows[at], tokenizer) for at in spread(len(rows))]
@@ -79,7 +79,7 @@ def train(
             f"{where} has no record for --stage {options.stage}, which are lines of "
             f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
-    digests = model_digest, documents.digest(tokenizer), documents.data_digest(paths)
+    digests = model_digest, documents.digest(tokenizer), reader.data_digest(paths)
     now = _fingerprint(options, training, card, devices, digests)
     if tally.newer > 2:  # older versions learned other records
         now["job"]["records read as"] = tally.newer
@@ -111,7 +111,7 @@ def read_rows(
     tally, marks = Tally(), documents.special_texts(tokenizer)
     read: list[tuple[dict[str, Any], list[int], str]] = []
     most = -1
-    for record, place in documents.records(paths, tally):
+    for record, place in reader.records(paths, tally):
         try:
             row = _row(options.stage, record)
             if isinstance(row["prompt"], list) and not tokenizer.chat_template:

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from ..trainer_kit import Training
-from .data.documents import check_read, check_words, records, rendered, some_stops, special_texts, with_one_text
+from .data.documents import check_read, check_words, rendered, some_stops, special_texts, with_one_text
 from .data.forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
+from .data.reader import records
 from .data.rows import LEARNED, UNWRITTEN, Batch, RowOrder, Rows, draw_seed, endless, pack, spread, tokens_before
 from .data.tally import Tally, left_out
 from .devices.card import Device

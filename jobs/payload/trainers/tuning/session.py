@@ -15,8 +15,9 @@ from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
 from .base import base_digest, check_length
-from .data.documents import check_vocabulary, data_digest, digest, files, load_tokenizer, stop_tokens, unread
+from .data.documents import check_vocabulary, digest, load_tokenizer, stop_tokens
 from .data.images import KINDS, Sight, find_sight, image_digest, lay
+from .data.reader import data_digest, files, unread
 from .data.rows import RowOrder, Rows, describe, pack, samples
 from .data.tally import check, left_out
 from .devices.card import Device, find_card
@@ -125,7 +126,7 @@ def _check_data(
         texts = rows.samples() if isinstance(rows, Rounds) else samples(rows, tokenizer)
         describe(training, facts["data"], (facts["rows"], facts["tokens"]), texts, facts["rows"] * facts["length"])
         if why := left_out(held_out.facts["data"]):
-            say(f"left out of heldout.jsonl: {why}")
+            say(f"left out of the held-out records: {why}")
     check(facts["data"], options.skip_at_most, str(data_folder(options, training)))
     check_vocabulary(options.model, tokenizer, rows.highest_token)
 
@@ -217,7 +218,7 @@ def _corpus(
 
     if not group.first:
         group.wait()
-    rows, held_out = rows_of(paths), rows_of(files(folder, "heldout.jsonl"), HELD_OUT_ROWS)
+    rows, held_out = rows_of(paths), rows_of(files(folder, "heldout"), HELD_OUT_ROWS)
     if group.first:
         group.wait()
     return rows, held_out, data_digest(paths) if sight is None else f"{data_digest(paths)} {image_digest(folder)}"
@@ -230,7 +231,7 @@ def data_folder(options: argparse.Namespace, training: Training) -> Path:
 
 def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
     """Return the training files, in reading order."""
-    return files(data_folder(options, training), "train-*.jsonl")
+    return files(data_folder(options, training), "train-*")
 
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:

@@ -16,10 +16,11 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import TrainingRefused, UnreadableData
 from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, TrainingRecord, is_learned, is_marked, read_record
+from .reader import is_text, records
 from .tally import Tally
 
 # Texts that every tokenizer must decode to themselves: indents, tabs, blank lines, several scripts and an emoji.
@@ -150,12 +151,8 @@ def _specials(source: str) -> dict[str, Any]:
     return named
 
 
-_MARK = "\ufeff"  # byte order mark, also in the middle of concatenated files
-_BLANK = " \t\r\n" + _MARK
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that occurs in the data
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
-_DATA = {".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".gz", ".zst", ".bz2", ".xz"}
 _WHY_MAX = 120  # characters of a template's error
 _PROMPT_TAIL = 40  # characters at the end of a prompt that may begin an answer: <think>
 _WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
@@ -176,27 +173,6 @@ class TokenDocument(NamedTuple):
     plain: bool
     form: str = "text"
     place: str = ""
-
-
-def files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a corpus in reading order."""
-    return sorted(folder.glob(pattern))
-
-
-def unread(folder: Path, paths: Sequence[Path]) -> list[list[Any]]:
-    """Return files that look like training data but are not read, as reasons of a tally, each counted as one record."""
-    beside = sorted(path for path in folder.glob("train*") if path not in paths and path.is_file())
-    why = "its records are not read: files of records are train-*.jsonl"
-    return [[why, 1, path.name] for path in beside if path.suffix in _DATA]
-
-
-def data_digest(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 over names and contents of files."""
-    whole = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return whole.hexdigest()
 
 
 def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[TokenDocument]:
@@ -220,62 +196,6 @@ def named_images(record: dict[str, Any]) -> Iterator[object]:
                 yield part.get("image", place.get("url") if isinstance(place, dict) else place)
 
 
-def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the JSON objects of files (one per line, or one array) with their places; others are counted as skipped."""
-    for path in paths:
-        for value, place in _values(path, tally):
-            if isinstance(value, dict):
-                yield value, place
-            else:
-                tally.leave(place, "it is no JSON object")
-
-
-def _values(path: Path, tally: Tally) -> Iterator[tuple[Any, str]]:
-    """Yield the JSON values of a file with their places. Invalid UTF-8 loses only its line."""
-    with path.open("rb") as file:
-        wide = file.read(2) in _UTF16
-    tally.since(2, changed=wide)
-    if (elements := _array(path, wide=wide)) is not None:
-        tally.since(2, changed=True)
-        yield from ((element, f"{path.name}, element {number}") for number, element in enumerate(elements, 1))
-        return
-    with _opened(path, wide=wide) as lines:
-        for number, line in enumerate(lines, 1):
-            tally.since(2, changed=line.startswith(_MARK))
-            if text := line.strip(_BLANK):
-                yield from _value(text, f"{path.name}:{number}", tally)
-
-
-def _opened(path: Path, *, wide: bool) -> IO[str]:
-    """Open text; bytes that are not UTF-8 become lone surrogates, by which their line is recognised."""
-    return path.open(encoding="utf-16" if wide else "utf-8", errors="replace" if wide else "surrogateescape")
-
-
-def _array(path: Path, *, wide: bool) -> list[Any] | None:
-    """Return the elements of a file that is one JSON array; None for any other file."""
-    with _opened(path, wide=wide) as file:
-        while head := file.read(1):
-            if head not in _BLANK:
-                break
-        if head != "[":
-            return None
-        try:
-            array = json.loads(head + file.read())
-        except (ValueError, RecursionError):  # JSON lines that start with an array
-            return None
-    return array if isinstance(array, list) else None
-
-
-def _value(text: str, place: str, tally: Tally) -> Iterator[tuple[Any, str]]:
-    try:
-        text.encode()
-        yield json.loads(text), place
-    except UnicodeEncodeError:
-        tally.leave(place, "it is not UTF-8")
-    except (ValueError, RecursionError):
-        tally.leave(place, "it is no JSON")
-
-
 def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> TokenDocument | None:
     """Return a record as a document; None, counted in ``tally``, if nothing of it can be learned."""
     try:
@@ -283,7 +203,7 @@ def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally
         if read.form == "preference":
             raise OddRecord("it is a preference, which --stage dpo or kto learns")
         document = _document(read, tokenizer, place)
-        if not all(_is_text(piece.text) for piece in document.pieces):
+        if not all(is_text(piece.text) for piece in document.pieces):
             raise OddRecord("it has half of a character (a lone surrogate)")
     except OddRecord as odd:
         tally.leave(place, str(odd))
@@ -320,14 +240,6 @@ def _document(read: TrainingRecord, tokenizer: Any, place: str) -> TokenDocument
     else:
         pieces = (Piece(read.text, learned=True),)
     return TokenDocument(pieces, plain=True, form=read.form, place=place)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
@@ -404,7 +316,7 @@ def special_texts(tokenizer: Any) -> tuple[str, ...]:
 def check_words(value: Any, marks: Sequence[str]) -> None:
     """Raise OddRecord if a text, or a text of messages, cannot be encoded or contains a special token."""
     if isinstance(value, str):
-        if not _is_text(value):
+        if not is_text(value):
             raise OddRecord("it has half of a character (a lone surrogate)")
         if mark := next((mark for mark in marks if mark in value), ""):
             raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import TrainingRefused
-from .documents import data_digest, digest, document_of, named_images, records
+from .documents import digest, document_of, named_images
 from .forms import OddRecord
+from .reader import data_digest, records
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from ..errors import UnreadableData
-from .documents import TokenDocument, data_digest, digest, documents, first_lost, special_texts
+from .documents import TokenDocument, digest, documents, first_lost, special_texts
+from .reader import data_digest
 from .tally import Tally, facts_told, training_data
 
 if TYPE_CHECKING:
