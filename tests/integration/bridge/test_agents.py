@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.problem import Refusal
+from scheduler.app import load_app
 from scheduler.core.job import Held
+from scheduler.service.requests import agents
 from scheduler.store import events, jobs
+from scheduler.verbs.arguments import CommandFailed
+from scheduler.verbs.proposals import approve
 from tests.lab.mcp_client import refused, state, talk, used
 from tests.lab.port import command, talking
 
@@ -146,6 +151,49 @@ def test_an_approval_after_the_contents_changed_is_refused(world: World, tmp_pat
     assert schedctl(world, "agents", "approve", ids[0], "--yes")["answer"]["jobs"][0]["name"] == "swapped"
     with world.database.read() as tx:
         assert jobs.get(tx, "swapped").spec.agent == "agent:mcp"
+
+
+class Died(BaseException):
+    """Stands for a command that is killed."""
+
+
+def test_a_crash_after_a_change_and_before_its_record_repeats_no_change(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "twice" / "train.py"
+    script.parent.mkdir()
+    script.write_text("print('good')\n")
+    with world.database.read() as tx:
+        theirs = jobs.everything(tx, {"queued"})[-1].spec.name
+
+    async def work(client: Client) -> None:
+        await proposed(client, "queue_add", definition=definition("added", 1.5))
+        sweep = {"name": "swept", "sweep": ["LR=1,2"]}
+        await proposed(client, "submit", script=str(script), target_step=500, steps_per_hour=100.0, **sweep)
+        await proposed(client, "queue_hold", job=theirs, why="mine first")
+
+    def killed(*_args: object, **_keywords: object) -> None:
+        raise Died
+
+    talk(world, work, "--allow-changes")
+    app = load_app(world.config)
+    with world.database.read() as tx:
+        waiting = agents.waiting(tx)
+    with monkeypatch.context() as patch:
+        patch.setattr(agents, "close", killed)
+        for proposal in waiting:
+            with pytest.raises(Died):
+                approve(app, proposal, "ann", world.config, lambda: None)
+    with world.database.read() as tx:
+        before = jobs.everything(tx)
+        assert agents.waiting(tx) == waiting
+    for proposal in waiting:
+        with pytest.raises((Refusal, CommandFailed)):
+            approve(app, proposal, "ann", world.config, lambda: None)
+    with world.database.read() as tx:
+        assert [(one.spec, one.state) for one in jobs.everything(tx)] == [(one.spec, one.state) for one in before]
+        assert agents.waiting(tx) == waiting, "they stay for a person to reject"
+    assert len(waiting) == 3
 
 
 if not TYPE_CHECKING:
