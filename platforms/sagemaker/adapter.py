@@ -280,7 +280,9 @@ class SageMakerPlatform(Platform):
                 self._jobs.create_training_job(**body)
         except (BotoCoreError, ClientError, ResponseParserError, OSError) as error:
             if answers.is_refusal(error, "CreateTrainingJob"):
-                raise
+                if (simpler := answers.of_one_type(body, error)) is None:
+                    raise
+                return self._create(simpler)
             why = str(error)
         try:
             with answers.translated("look up"):

@@ -222,6 +222,21 @@ def is_refusal(error: Exception, operation: str) -> bool:
     return isinstance(error, ParamValidationError | NoCredentialsError | PartialCredentialsError)
 
 
+def of_one_type(request: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
+    """Return an invalid request with the first of its instance types alone; None if that changes nothing.
+
+    Not every region, and not every version of AWS's client, knows InstancePreferences.
+    """
+    from botocore.exceptions import ClientError, ParamValidationError
+
+    invalid = isinstance(error, ParamValidationError)
+    if isinstance(error, ClientError):
+        invalid = code_of(error) == "ValidationException"
+    resources = dict(request["ResourceConfig"])
+    wishes = resources.pop("InstancePreferences", ())
+    return {**request, "ResourceConfig": {**resources, **wishes[0]}} if wishes and invalid else None
+
+
 class Throttled(Unreachable):
     """AWS throttles requests, of us or of other users of the account."""
 

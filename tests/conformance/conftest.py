@@ -24,7 +24,7 @@ from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import Guarded
 from scheduler.clock import real_now, stopwatch
-from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
+from tests.lab.aws import FLIPPED_AWS, FaultyPlace, FaultyServer, Shortages
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.faults import Fault
@@ -166,12 +166,12 @@ def kaggle(folder: Path, *, shape: str = "NvidiaTeslaT4", **habits: Any) -> Iter
 
 
 @contextmanager
-def sagemaker(folder: Path) -> Iterator[Place]:
+def sagemaker(folder: Path, types: str = "ml.g4dn.xlarge", **answers: Any) -> Iterator[Place]:
     """SageMaker's adapter against the emulator, over HTTP. Fails when a job leaves a process behind."""
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
-    rules = Shortages(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
+    rules = Shortages(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02, **answers)
     place = FaultyPlace(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
@@ -186,7 +186,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
             "poll_seconds": "0",
             "role": "arn:aws:iam::123456789012:role/uff-execution",
             "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.10",
-            "instance_types": "ml.g4dn.xlarge",
+            "instance_types": types,
         }
 
         def launch_lost(request: LaunchRequest) -> None:
@@ -327,16 +327,26 @@ def sky() -> Iterator[SkyLab]:
         yield made
 
 
-def _flipped(habits: dict[str, Any]) -> Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]:
+Opened = Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]
+
+
+def _flipped(habits: dict[str, Any]) -> Opened:
     """Return Kaggle as it is when our assumptions about it are wrong, but that a deletion ends a session."""
     return lambda folder, _request: kaggle(folder, **habits)
 
 
-LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]] = {
+def _flipped_aws(rules: dict[str, Any]) -> Opened:
+    """Return SageMaker as it is when our assumptions about it are wrong, for a pool of two types of instance."""
+    return lambda folder, _request: sagemaker(folder, "ml.g4dn.xlarge,ml.g5.xlarge", **rules)
+
+
+LONG: dict[str, Opened] = {
     "skypilot-real": lambda folder, request: real_skypilot(folder, request.getfixturevalue("sky")),
     "kaggle: TPU": lambda folder, _request: kaggle(folder, shape="TpuV5E8"),
     **{f"kaggle: {question}": _flipped(habits) for question, habits in FLIPPED.items() if question != SPARED},
     **{f"kaggle: answers {seed}": _flipped(drawn_answers(seed, without=SPARED)) for seed in range(5)},
+    **{f"sagemaker: {question}": _flipped_aws(rules) for question, rules in FLIPPED_AWS.items()},
+    **{f"sagemaker: answers {seed}": _flipped_aws(drawn_answers(seed, answers=FLIPPED_AWS)) for seed in range(5)},
 }
 
 

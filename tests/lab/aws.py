@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.sagemaker.place import Job, SageMakerAccount, SageMakerRules
+from platforms.emulators.sagemaker.place import Job, SageMakerAccount, SageMakerRefusal, SageMakerRules
 from platforms.emulators.sagemaker.server import CREDENTIALS, SageMakerServer, operation_of, say
+from scheduler.clock import real_now
 from tests.lab.faults import Fault, Faults
 
 
@@ -24,6 +29,11 @@ class Shortages(SageMakerRules):
     ``no_images`` cannot be pulled. A bill shows ``bill_delay_seconds`` after the end. Spot jobs lose their instance
     ``spot_seconds`` after they begin to train, if that is set, and start again on another ``spot_back_seconds`` later,
     or never.
+
+    Where nobody has asked AWS: ``runtime_after_download``: MaxRuntimeInSeconds counts from the start of the container.
+    ``bills_early``: a running job shows a bill that grows. Without ``knows_preferences`` a request with several types
+    is refused, and so is one of ``gone_types``. An address that was signed more than ``signed_seconds`` ago is
+    refused. Without ``hands_credentials`` containers do not get those of their role.
     """
 
     bill_delay_seconds: float = 0.0
@@ -32,6 +42,25 @@ class Shortages(SageMakerRules):
     no_capacity: set[str] = field(default_factory=set)
     no_capacity_types: set[str] = field(default_factory=set)
     no_images: set[str] = field(default_factory=set)
+    runtime_after_download: bool = False
+    bills_early: bool = False
+    knows_preferences: bool = True
+    gone_types: frozenset[str] = frozenset()
+    signed_seconds: float = math.inf
+    hands_credentials: bool = True
+
+
+FLIPPED_AWS: dict[str, dict[str, Any]] = {
+    "the download is no runtime": {"runtime_after_download": True},
+    "a bill grows while a job runs": {"bills_early": True},
+    "a bill comes late": {"bill_delay_seconds": 1.0},
+    "there are no instance preferences": {"knows_preferences": False},
+    "p3 is gone": {"gone_types": frozenset({"ml.p3.2xlarge"})},
+    "signed addresses live shorter": {"signed_seconds": 5_400.0},
+    "containers get no credentials": {"hands_credentials": False},
+    "a stop leaves no time to save": {"grace_seconds": 0.0},
+}
+"""The other answer to each question that only an account settles (docs/sagemaker.md), as Shortages."""
 
 
 class InterruptedJob(Job):
@@ -55,6 +84,8 @@ class InterruptedJob(Job):
         document = super().describe()
         if self.ended_at is not None and self.clock.now() < self.ended_at + self.rules.bill_delay_seconds:
             document.pop("BillableTimeInSeconds", None)
+        if self.rules.bills_early and self.live and self.started_at is not None:
+            document["BillableTimeInSeconds"] = document["TrainingTimeInSeconds"] = self.billed_seconds
         return document
 
     def _live_on(self, instance_type: str) -> tuple[str, str, str]:
@@ -69,6 +100,8 @@ class InterruptedJob(Job):
 
     def _limits(self) -> dict[str, float]:
         limits = super()._limits()
+        if self.rules.runtime_after_download and self.started_at is not None:
+            limits["MaxRuntimeExceeded"] += self.transitions[-1][1] - self.started_at
         if self.request.get("EnableManagedSpotTraining") and self.rules.spot_seconds is not None:
             limits["Interrupted"] = self.transitions[-1][1] + self.rules.spot_seconds  # from this container's start on
         return limits
@@ -114,13 +147,26 @@ class FaultyPlace(SageMakerAccount):
         super().__init__(folder, clock, rules or Shortages())
         self.faults = Faults()
 
+    def wall_seconds(self, seconds: float) -> float:
+        """Return how many real seconds so many of the account's clock are."""
+        return seconds if math.isinf(seconds) else self._clock.wall_seconds(seconds)
+
+    def create(self, request: Mapping[str, Any], region: str = "") -> dict[str, Any]:
+        """See SageMakerAccount.create."""
+        resources = request.get("ResourceConfig", {})
+        if "InstancePreferences" in resources and not self.rules.knows_preferences:
+            raise SageMakerRefusal("1 validation error detected: InstancePreferences is not supported in this region")
+        if (wanted := resources.get("InstanceType")) in self.rules.gone_types:
+            raise SageMakerRefusal(f"1 validation error detected: {wanted} is not available")
+        return super().create(request, region)
+
 
 class FaultyServer(SageMakerServer):
     """Lets ordered faults come between a call and its answer. Of moto's calls some only fail."""
 
     def __init__(self, place: FaultyPlace, port: int = 0) -> None:
         super().__init__(place, port)
-        self._faults = place.faults
+        self._faults, self._rules, self._place = place.faults, place.rules, place
 
     def __exit__(self, *words: object) -> None:
         """Let nothing go wrong any more, and end."""
@@ -131,7 +177,11 @@ class FaultyServer(SageMakerServer):
         """See Server.answer."""
         operation = operation_of(environ)
         if environ["PATH_INFO"] == CREDENTIALS:
-            return super().answer(environ, start)
+            return super().answer(environ, start) if self._rules.hands_credentials else say(start, 400, {})
+        if _age(environ) > self._place.wall_seconds(self._rules.signed_seconds):
+            return say(
+                start, 403, {}, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+            )
         fault = self._faults.take(operation)
         if fault is not None and operation not in self.operations and fault is not Fault.DROP:
             fault = Fault.SERVER_ERROR
@@ -155,6 +205,18 @@ class FaultyServer(SageMakerServer):
             case Fault.ERROR_AFTER_COMMIT:
                 return say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
         return say(start, status, document, self._faults.twist(operation, document) if status == 200 else None)
+
+
+def _age(environ: dict[str, Any]) -> float:
+    """Return how many real seconds ago the address or the form of a call was signed; 0 for other calls."""
+    signed = re.search(r"X-Amz-Date=(\w{16})&", environ.get("QUERY_STRING", "") + "&")
+    if environ["REQUEST_METHOD"] == "POST" and "form-data" in environ.get("CONTENT_TYPE", ""):
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        environ["wsgi.input"] = io.BytesIO(body)
+        signed = re.search(r'name="x-amz-date"\s+(\w{16})\s', body[:65_536].decode(errors="replace"), re.IGNORECASE)
+    if signed is None:
+        return 0.0
+    return real_now() - datetime.strptime(signed[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _hang_up(environ: Mapping[str, Any]) -> Iterable[bytes]:

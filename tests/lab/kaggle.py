@@ -157,11 +157,11 @@ SPARED = "a deleted kernel goes on"
 """With this answer only a cancel ends a session by force, which needs the session's first words."""
 
 
-def drawn_answers(seed: int, without: str = "") -> dict[str, Any]:
-    """Return some of the other answers together, those that one seed draws, as Habits."""
+def drawn_answers(seed: int, without: str = "", answers: Mapping[str, Mapping[str, Any]] = FLIPPED) -> dict[str, Any]:
+    """Return some of the other answers together, those that one seed draws, as rules of the emulator."""
     dice = random.Random(seed)
-    drawn = {question for question in FLIPPED if dice.random() < 0.4} - {without}
-    return {name: value for question in sorted(drawn) for name, value in FLIPPED[question].items()}
+    drawn = {question for question in answers if dice.random() < 0.4} - {without}
+    return {name: value for question in sorted(drawn) for name, value in answers[question].items()}
 
 
 class PublishingPlace(KaggleAccount):

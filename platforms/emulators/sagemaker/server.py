@@ -23,7 +23,7 @@ _PATHS = 64  # concurrent calls; calls for the same path are serialised
 CREDENTIALS = "/container/credentials"
 # Moto's account for everybody whose keys it did not issue.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
-_STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
+_STATUS = {400: "400 Bad Request", 403: "403 Forbidden", 500: "500 Internal Server Error"}
 
 
 class SageMakerServer:

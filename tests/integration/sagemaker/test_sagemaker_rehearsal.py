@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from jobs.payload.clock import Clock
 from scheduler.clock import real_now
+from tests.lab.aws import FLIPPED_AWS, FaultyPlace, FaultyServer, Shortages
+from tests.lab.kaggle import drawn_answers
 from tests.lab.patience import PATIENCE_SECONDS, slowness
 
 EPOCH = 1_795_219_200  # a Saturday, 00:00 UTC
@@ -197,6 +200,39 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
     assert (store["create_only"], store.get("profile")) == ("client", None), "what is said of the server counts"
     for path in [*(folder / "week").rglob("*.log"), folder / "week" / "rehearsal.toml"]:
         assert "not-to-be-seen" not in path.read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "answers",
+    [
+        *(pytest.param(answers, id=question) for question, answers in FLIPPED_AWS.items()),
+        *(pytest.param(drawn_answers(seed, answers=FLIPPED_AWS), id=f"answers {seed}") for seed in range(5)),
+    ],
+)
+def test_a_rehearsal_survives_either_answer(folder: Path, answers: dict[str, Any]) -> None:
+    """To each question that only an account settles: the charge of each session is its bill, and training goes on."""
+    answers = {**answers, "bill_delay_seconds": answers.get("bill_delay_seconds", 0) * 1_500}
+    write(folder, first="local", region="us-east-1")
+    text = (folder / "settings.toml").read_text().replace("ml.g4dn.xlarge", "ml.g4dn.xlarge,ml.g5.xlarge")
+    store = '[artifacts]\nkind = "s3"\noptions = { bucket = "team", region = "us-east-1", create_only = "client" }\n'
+    (folder / "settings.toml").write_text(text + store)
+    clock = Clock(epoch=float(EPOCH), origin=real_now(), scale=float(scale()))
+    rules = Shortages(**{"queue_seconds": 120, "download_seconds": 60, "upload_seconds": 20, **answers})
+    place = FaultyPlace(folder / "theirs", clock, rules)
+    keys = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen"}
+    with FaultyServer(place) as their:
+        their.make_bucket("team")
+        words = ("--hours", "7", "--scale", str(scale()), "--epoch", their_time(clock.origin))
+        done = rehearse(folder, *words, "--aws-endpoint", their.address, **keys)
+    assert done.returncode == 0, done.stderr
+    week = json.loads(done.stdout)
+    assert week["violations"] == []
+    charged = {run["key"]: run["end"] - run["start"] for run in week["runs"] if run["pool"] == "sagemaker"}
+    assert {key: seconds for key, seconds in charged.items() if seconds} == bills(folder / "theirs" / "jobs")
+    assert sum(charged.values()) > 0
+    (job,) = week["jobs"]
+    assert job["loss_last"] < 4.5, job
 
 
 def test_what_cannot_be_rehearsed_is_refused_before_anything_is_given_up(folder: Path) -> None:
