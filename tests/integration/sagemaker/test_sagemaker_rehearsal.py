@@ -161,9 +161,9 @@ def server(folder: Path, *words: str) -> Iterator[str]:
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def their_time(begun: float) -> str:
+def their_time(begun: float, speed: float) -> str:
     """What the server's clock shows now."""
-    return datetime.fromtimestamp(EPOCH + (real_now() - begun) * scale(), UTC).isoformat()
+    return datetime.fromtimestamp(EPOCH + (real_now() - begun) * speed, UTC).isoformat()
 
 
 @pytest.mark.nightly  # Kaggle's twin of it runs with every push
@@ -183,7 +183,16 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
     (folder / "kept" / "somebody-elses").write_text("precious")
     begun = real_now()
     with server(folder, "--bucket", "team", "--objects", str(folder / "kept")) as address:
-        words = ("--hours", "7", "--scale", str(scale()), "--epoch", their_time(begun), "--aws-endpoint", address)
+        words = (
+            "--hours",
+            "7",
+            "--scale",
+            str(scale()),
+            "--epoch",
+            their_time(begun, scale()),
+            "--aws-endpoint",
+            address,
+        )
         done = rehearse(folder, *words, **credentials)
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
@@ -217,13 +226,14 @@ def test_a_rehearsal_survives_either_answer(folder: Path, answers: dict[str, Any
     text = (folder / "settings.toml").read_text().replace("ml.g4dn.xlarge", "ml.g4dn.xlarge,ml.g5.xlarge")
     store = '[artifacts]\nkind = "s3"\noptions = { bucket = "team", region = "us-east-1", create_only = "client" }\n'
     (folder / "settings.toml").write_text(text + store)
-    clock = Clock(epoch=float(EPOCH), origin=real_now(), scale=float(scale()))
+    speed = 600 / slowness()  # measured for each test: the night's load changes
+    clock = Clock(epoch=float(EPOCH), origin=real_now(), scale=speed)
     rules = Shortages(**{"queue_seconds": 120, "download_seconds": 60, "upload_seconds": 20, **answers})
     place = FaultyPlace(folder / "theirs", clock, rules)
     keys = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen"}
     with FaultyServer(place) as their:
         their.make_bucket("team")
-        words = ("--hours", "7", "--scale", str(scale()), "--epoch", their_time(clock.origin))
+        words = ("--hours", "7", "--scale", str(speed), "--epoch", their_time(clock.origin, speed))
         done = rehearse(folder, *words, "--aws-endpoint", their.address, **keys)
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
