@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -15,22 +16,31 @@ TEXT_BYTES_MAX = 4 << 20
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def open_regular(path: Path | str, flags: int = _FLAGS, folder: int | None = None) -> BinaryIO:
+def open_regular(path: Path | str, flags: int = _FLAGS, folder: int | None = None) -> BufferedReader:
     """Open a regular file, below an open ``folder`` if one is given; links are followed.
 
-    Raises OSError, ENXIO for a device, a pipe or a socket, which could block or never end.
+    Raises OSError, ENXIO for a device, a pipe, a socket, or a file of the kernel that reports no size: these could
+    block or never end.
     """
     descriptor = os.open(path, flags, dir_fd=folder)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode) or (not status.st_size and _has_content(descriptor)):
             raise OSError(errno.ENXIO, "not a regular file", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _has_content(descriptor: int) -> bool:
+    """Return whether a file has content and reports no size; a session may just have written to its own file."""
+    try:
+        return bool(os.pread(descriptor, 1, 0)) and not os.fstat(descriptor).st_size
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # whoever reads it waits for content
 
 
 def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:

@@ -16,6 +16,7 @@ from typing import ClassVar
 from jobs.corpus.errors import CorpusError, Findings, Kind
 from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read import records
+from jobs.payload.bounded_file import open_regular
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
@@ -114,7 +115,7 @@ class Loader:
 
     def _file(self, path: Path, label: str) -> Iterator[records.CorpusDocument]:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 self.bytes_read += path.stat().st_size
                 if not file.peek(2).startswith(records.UTF16_MARKS):
                     yield from self._content(path, file, label)

@@ -81,3 +81,14 @@ def test_what_is_no_file_that_ends_is_refused_in_time(
     make(path)
     refusals = {Exit.USAGE, Exit.CONFIG, Exit.DATABASE, Exit.NOT_FOUND, Exit.REFUSED, Exit.PLATFORM}
     assert exit_code(schedctl, words.format(path=path)) in refusals
+
+
+def test_a_corpus_is_built_beside_what_never_ends(home: Path, database: Database, schedctl: Schedctl) -> None:
+    del database  # it is there
+    (home / "config.toml").write_text(f'{(home / "config.toml").read_text()}\n[corpus]\nsources = ["text"]\n')
+    (home / "text").mkdir()
+    for number, make in enumerate(MAKERS):
+        make(home / "text" / f"{number}.md")
+    for number in range(9):
+        (home / "text" / f"plain-{number}.md").write_text(f"A text, number {number}, " * (number + 9))
+    assert exit_code(schedctl, "corpus build") == Exit.OK
