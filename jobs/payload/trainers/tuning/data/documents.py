@@ -156,6 +156,8 @@ _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _WHY_MAX = 120  # characters of a template's error
 _PROMPT_TAIL = 40  # characters at the end of a prompt that may begin an answer: <think>
 _WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
+# Around learned text in reports.
+BEGIN, END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 
 
 class Piece(NamedTuple):

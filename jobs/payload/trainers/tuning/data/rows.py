@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from ..errors import UnreadableData
-from .documents import TokenDocument, digest, documents, first_lost, special_texts
+from .documents import BEGIN, END, TokenDocument, digest, documents, first_lost, special_texts
 from .reader import data_digest
-from .tally import Tally, facts_told, training_data
+from .tally import Tally, facts_told, shortened, training_data
 
 if TYPE_CHECKING:
     from ...trainer_kit import Training  # calibrate.py, started as a script, has no package above this one
@@ -476,8 +476,7 @@ def draw_seed(seed: int, step: int, place: int) -> int:
 
 # Report of the training data before the first step: counts, and samples with marks around what is learned.
 SAMPLES = 3
-_BEGIN, _END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
-UNWRITTEN = f"{_BEGIN}...{_END}"  # placeholder for text that the model generates and learns later
+UNWRITTEN = f"{BEGIN}...{END}"  # placeholder for text that the model generates and learns later
 _TEXT_MAX = 320  # characters of a sample, half of them from its end
 _REASON_MAX = 160  # characters of a reason or a place
 _LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
@@ -491,11 +490,11 @@ def describe(
     data_text = data
     for most in (_TEXT_MAX, 160, 80, 40, 20):  # a character may take twelve bytes
         reasons = [[why[:most][:_REASON_MAX], count, at[-most:][-_REASON_MAX:]] for why, count, at in data["left_out"]]
-        data_text = {**data, "left_out": reasons, "samples": [_shortened(text, most) for text in texts]}
+        data_text = {**data, "left_out": reasons, "samples": [shortened(text, most) for text in texts]}
         if len(json.dumps(data_text)) < _LINE_MAX:
             break
     training.describe_data(data_text)
-    lines = [f"sample {number}: {_shortened(text, _TEXT_MAX)!r}" for number, text in enumerate(texts, 1)]
+    lines = [f"sample {number}: {shortened(text, _TEXT_MAX)!r}" for number, text in enumerate(texts, 1)]
     print("\n".join(f"finetune: {line}" for line in (facts_told(data), *lines)), flush=True)
 
 
@@ -511,24 +510,20 @@ def samples(rows: Rows, tokenizer: Any) -> list[str]:
         batch = rows.batch([index])
         size = int(np.count_nonzero(batch.documents[0] == batch.documents[0, 0]))
         learned = np.concatenate(([False], batch.targets[0, : size - 1] >= 0))
-        texts.append(_marked(batch.tokens[0, :size], learned, tokenizer))
+        texts.append(marked(batch.tokens[0, :size].tolist(), learned.tolist(), tokenizer))
     return texts
 
 
 def learned_after(text: str, whole: str) -> str:
     """Return the rest of ``whole`` after its common prefix with ``text``, in white brackets."""
     same = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
-    return f"{_BEGIN}{whole[same:]}{_END}"
+    return f"{BEGIN}{whole[same:]}{END}"
 
 
-def _marked(tokens: Any, learned: Any, tokenizer: Any) -> str:
+def marked(tokens: Sequence[int], learned: Sequence[bool], tokenizer: Any) -> str:
+    """Return tokens as text, with white brackets around the learned ones."""
     text = ""
-    for is_learned, part in groupby(zip(tokens.tolist(), learned.tolist(), strict=True), key=lambda pair: pair[1]):
+    for is_learned, part in groupby(zip(tokens, learned, strict=True), key=lambda pair: pair[1]):
         decoded = tokenizer.decode([token for token, _ in part], skip_special_tokens=False)
-        text += f"{_BEGIN}{decoded}{_END}" if is_learned else decoded
+        text += f"{BEGIN}{decoded}{END}" if is_learned else decoded
     return text
-
-
-def _shortened(text: str, most: int) -> str:
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UnreadableData
 
 _REASONS_MAX = 20  # further reasons are counted together
-_MORE = "another reason"
+MORE = "another reason"
 _EXAMPLES = 5
 SKIP_AT_MOST = 1.0  # percent of the records
 
@@ -32,7 +32,7 @@ class Tally:
         if form is not None:
             self.forms[form] -= 1
         if cause not in self.left_out and len(self.left_out) >= _REASONS_MAX:
-            cause = _MORE  # reasons that quote a value could otherwise become many
+            cause = MORE  # reasons that quote a value could otherwise become many
         self.left_out.setdefault(cause, [0, place])[0] += 1
 
     def since(self, version: int, *, changed: object) -> None:
@@ -71,7 +71,7 @@ def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> 
     most = sorted(facts["left_out"], key=lambda part: -part[1])
     reasons = [list(part) for part in most[:_EXAMPLES]]
     if rest := most[_EXAMPLES:]:
-        reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2]])
+        reasons.append([MORE, sum(count for _, count, _ in rest), rest[0][2]])
     rows, tokens = size
     padding = round(1 - tokens / places, 4) if places else None
     summary = {"records": facts["records"], "left_out": reasons, "cut": facts["cut"]}
@@ -85,3 +85,9 @@ def facts_told(data: dict[str, Any]) -> str:
     cut = f", {data['cut']:,} longer than a row and cut" if data["cut"] else ""
     left = f"; left out: {why}" if (why := left_out(data)) else "; none left out"
     return f"records: {forms}{cut}{left}; {data['tokens']:,} tokens in {data['rows']:,} rows{padding}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text with its middle left out if it has more than ``most`` characters."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"
