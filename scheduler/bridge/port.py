@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
-from queue import Full, Queue
+from queue import Queue
 from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any
@@ -56,7 +56,7 @@ class Port:
     surface: Surface
     reader: FrameReader
     writer: Writer
-    _slow: Queue[tuple[Tag, Verb, dict[str, Any]]] = field(default_factory=lambda: Queue(_SLOW_WAITING_MAX))
+    _slow: Queue[tuple[Tag, Verb, dict[str, Any]] | None] = field(default_factory=Queue)  # None ends a worker
 
     def __post_init__(self) -> None:
         self.subscriptions = Subscriptions(self.surface, self._send)
@@ -77,6 +77,8 @@ class Port:
             self.subscriptions.close()
             self.surface.commands.close()
             self.writer.close()
+            for _ in range(_SLOW_AT_ONCE):
+                self._slow.put(None)
 
     def _take(self, body: bytes) -> None:
         tag: Tag | None = None
@@ -110,14 +112,13 @@ class Port:
             self._reply(tag, self.surface.answer(verb, args))
             return
         given.checked(verb.takes, args)  # refused at once, not queued
-        try:
-            self._slow.put_nowait((tag, verb, args))
-        except Full:
-            raise Busy(f"{_SLOW_WAITING_MAX} requests that take long are waiting already") from None
+        if self._slow.qsize() >= _SLOW_WAITING_MAX:
+            raise Busy(f"{_SLOW_WAITING_MAX} requests that take long are waiting already")
+        self._slow.put((tag, verb, args))
 
     def _work(self) -> None:
-        while True:
-            tag, verb, args = self._slow.get()
+        while (request := self._slow.get()) is not None:
+            tag, verb, args = request
             try:
                 self._reply(tag, self.surface.answer(verb, args))
             except BrokenPipeError:

@@ -17,7 +17,7 @@ from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 
 
-@command("schedctl data check texts", "schedctl data check texts/train-0.jsonl --length 2048 --tokenizer models/base")
+@command("schedctl data check texts", "schedctl data check texts/train-0.jsonl --length 2048")
 def check_data(
     cli: Cli,
     path: Annotated[Path, argument("PATH", "The folder of --data, or one file of records.")],

@@ -67,6 +67,8 @@ def typed(
     (home / "uff-ufm-0007-result.zip").write_bytes(b"what a person brings back")
     (home / "backups").mkdir()
     (home / "garden" / "episodes").mkdir(parents=True)
+    (home / "texts").mkdir()
+    (home / "texts" / "train-0.jsonl").write_text('{"text": "once upon a time"}\n')
     (home / "items.jsonl").write_text('{"id": "one", "prompt": "Hello"}\n')
     monkeypatch.chdir(home)
     monkeypatch.setenv("HOME", str(home))
