@@ -40,7 +40,7 @@ def _has_content(descriptor: int) -> bool:
     try:
         return bool(os.pread(descriptor, 1, 0)) and not os.fstat(descriptor).st_size
     except OSError as error:
-        return error.errno == errno.EAGAIN  # whoever reads it waits for content
+        return error.errno == errno.EAGAIN  # reading it would wait for content
 
 
 def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:

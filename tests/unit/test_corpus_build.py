@@ -15,6 +15,7 @@ from jobs.corpus.manifest import CorpusManifest, open_corpus
 from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.records import split_text
 from jobs.corpus.read.sources import Files, Stdlib, parse_source
+from jobs.payload.bounded_file import open_regular
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 
@@ -79,14 +80,13 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: py
     (tmp_path / "in").mkdir()
     for name in ("good.txt", "bad.txt"):
         (tmp_path / "in" / name).write_text(name)
-    really_open = Path.open
 
-    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+    def refuse(path: Path) -> Any:
         if path.name == "bad.txt":
             raise PermissionError(13, "Permission denied")
-        return really_open(path, *arguments, **options)
+        return open_regular(path)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("jobs.corpus.read.sources.open_regular", refuse)
     manifest = build([Files(tmp_path / "in")], tmp_path / "out", {})
     assert [row["text"] for row in rows(manifest)] == ["good.txt"]
     assert manifest.findings == {"unreadable": 1}

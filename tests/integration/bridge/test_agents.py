@@ -164,13 +164,16 @@ def test_a_crash_after_a_change_and_before_its_record_repeats_no_change(
     script.parent.mkdir()
     script.write_text("print('good')\n")
     with world.database.read() as tx:
-        theirs = jobs.everything(tx, {"queued"})[-1].spec.name
+        theirs = next(one.spec.name for one in jobs.everything(tx, {"queued"}) if not one.spec.agent)
+
+    ids = []
 
     async def work(client: Client) -> None:
-        await proposed(client, "queue_add", definition=definition("added", 1.5))
+        ids.append(await proposed(client, "queue_add", definition=definition("added", 1.5)))
         sweep = {"name": "swept", "sweep": ["LR=1,2"]}
-        await proposed(client, "submit", script=str(script), target_step=500, steps_per_hour=100.0, **sweep)
-        await proposed(client, "queue_hold", job=theirs, why="mine first")
+        given = {"script": str(script), "target_step": 500, "steps_per_hour": 100.0, **sweep}
+        ids.append(await proposed(client, "submit", **given))
+        ids.append(await proposed(client, "queue_hold", job=theirs, why="mine first"))
 
     def killed(*_args: object, **_keywords: object) -> None:
         raise Died
@@ -178,7 +181,7 @@ def test_a_crash_after_a_change_and_before_its_record_repeats_no_change(
     talk(world, work, "--allow-changes")
     app = load_app(world.config)
     with world.database.read() as tx:
-        waiting = agents.waiting(tx)
+        waiting = [one for one in agents.waiting(tx) if one.id in ids]
     with monkeypatch.context() as patch:
         patch.setattr(agents, "close", killed)
         for proposal in waiting:
@@ -186,13 +189,13 @@ def test_a_crash_after_a_change_and_before_its_record_repeats_no_change(
                 approve(app, proposal, "ann", world.config, lambda: None)
     with world.database.read() as tx:
         before = jobs.everything(tx)
-        assert agents.waiting(tx) == waiting
+        assert [one for one in agents.waiting(tx) if one.id in ids] == waiting
     for proposal in waiting:
         with pytest.raises((Refusal, CommandFailed)):
             approve(app, proposal, "ann", world.config, lambda: None)
     with world.database.read() as tx:
         assert [(one.spec, one.state) for one in jobs.everything(tx)] == [(one.spec, one.state) for one in before]
-        assert agents.waiting(tx) == waiting, "they stay for a person to reject"
+        assert {one.id for one in agents.waiting(tx)} >= {*ids}, "they stay for a person to reject"
     assert len(waiting) == 3
 
 
