@@ -15,7 +15,7 @@ import pytest
 
 from jobs.payload.trainers.tuning.data import reader
 from jobs.payload.trainers.tuning.data.reader import files, unread
-from jobs.payload.trainers.tuning.data.tally import Tally
+from jobs.payload.trainers.tuning.data.tally import Tally, check
 from jobs.payload.trainers.tuning.errors import UnreadableData
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -54,6 +54,19 @@ def test_compressed_lines_are_read_up_to_the_damage(suffix: str, tmp_path: Path)
     assert len(records) < 20_000
     path.write_bytes(lines(3))
     assert read(tmp_path) == ([], [[damage, 1, f"{path.name}:1"]]), "text with the name of a compressed file"
+
+
+def test_a_file_that_is_cut_off_is_refused_however_little_counts_as_lost(tmp_path: Path) -> None:
+    whole = gzip.compress(lines(20_000))
+    (tmp_path / "train-0.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    tally = Tally()
+    for _ in reader.records(files(tmp_path, "train-*"), tally):
+        tally.take("text")
+    facts = tally.facts()
+    assert sum(facts["records"].values()) > 1_000, "one of so many is less than 1 %"
+    with pytest.raises(UnreadableData, match=r"nobody knows how many records follow train-0\.jsonl\.gz:\d+"):
+        check(facts, 1.0, "the data")
+    check(facts, 100.0, "the data")
 
 
 def test_frames_of_zstandard_are_read_up_to_the_damage(tmp_path: Path) -> None:
@@ -126,7 +139,7 @@ def test_odd_rows_lose_only_themselves(tmp_path: Path) -> None:
     (tmp_path / "train-0.csv").write_bytes(b'text,n\na,1\n"b"c\nd,4",5\ne,6\n')
     records, left_out = read(tmp_path)
     assert records == [{"text": "a", "n": "1"}]
-    assert left_out[1] == ["it follows what is no row, so where rows begin is not known", 2, "train-0.csv:4"]
+    assert left_out[1] == ["it follows a line that is not a row, so where rows begin is not known", 2, "train-0.csv:4"]
 
 
 def test_tables_give_what_json_would(tmp_path: Path) -> None:
@@ -167,7 +180,7 @@ def test_tables_are_read_up_to_the_damage(tmp_path: Path) -> None:
     words = arrow.array([b"good", b"\xff"], "binary").view("string")
     with arrow.ipc.new_stream(path, arrow.schema([("text", "string")])) as stream:
         stream.write_batch(arrow.record_batch({"text": words}))
-    assert len(read(tmp_path)[1]) == 2, "what is no UTF-8 ends no process"
+    assert len(read(tmp_path)[1]) == 2, "bytes that are not UTF-8 end no process"
 
 
 def test_files_that_are_not_read_say_why(tmp_path: Path) -> None:

@@ -31,12 +31,19 @@ def test_data_is_checked_before_it_is_submitted(schedctl: Schedctl, tmp_path: Pa
     assert "is damaged or cut off, and is not read from here on (first: train-1.csv.gz:3)\n" in checked.out
     assert "its records are not read: files of records are train-*.jsonl" in checked.out
     assert "record 1, what is learned in white brackets:\n  ⟦text 0⟧\n" in checked.out
-    assert "6 of 507 records of" in checked.err
-    allowed = schedctl("--json", "data", "check", str(folder), "--skip-at-most", "2")
+    assert "nobody knows how many records follow train-1.csv.gz:3. " in checked.err
+    allowed = schedctl("--json", "data", "check", str(folder), "--skip-at-most", "100")
     assert allowed.code == 0, allowed.err
     assert allowed.document["records"] == {"prompt": 1, "text": 500}
     assert allowed.document["left_out"][-1]["places"] == ["train-2.json"]
     assert allowed.document["longer"] is None
+
+
+def test_too_many_lines_that_are_left_out_end_it(schedctl: Schedctl, tmp_path: Path) -> None:
+    write(tmp_path, 500, 6)
+    checked = schedctl("data", "check", str(tmp_path))
+    assert (checked.code, "6 of 506 records of" in checked.err) == (3, True)
+    assert schedctl("data", "check", str(tmp_path), "--skip-at-most", "2").code == 0
 
 
 def test_one_file_and_nothing(schedctl: Schedctl, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Every command that a person gives a path to ends, whatever is there: a pipe, a device without end, a folder.
 
-Also a file of the kernel that looks regular and whose reading waits for ever. What a command replaces stays as it was.
+Also a file of the kernel that looks regular and whose reading waits for ever. A file to be replaced is not changed.
 """
 
 import os

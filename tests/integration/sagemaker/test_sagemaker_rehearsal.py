@@ -127,6 +127,14 @@ def bills(jobs: Path) -> dict[str, int]:
     return found
 
 
+def check_bills(week: dict[str, Any], jobs: Path) -> None:
+    """Each session's charge is its bill. Not the pool's charge within the span, which the last session may outlast."""
+    assert week["violations"] == []
+    charged = {run["key"]: run["end"] - run["start"] for run in week["runs"] if run["pool"] == "sagemaker"}
+    assert {key: seconds for key, seconds in charged.items() if seconds} == bills(jobs)
+    assert sum(charged.values()) > 0
+
+
 def test_a_job_moves_between_kaggle_and_sagemaker_through_one_bucket(folder: Path) -> None:
     """The ledger is the bill; when all is over, the bucket is a folder that every command reads."""
     done = rehearse(folder, "--hours", "7", "--scale", str(scale()))
@@ -196,11 +204,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
         done = rehearse(folder, *words, **credentials)
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
-    assert week["violations"] == []
-    # Not the pool's charge within the span, which on a slow machine the last session outlasts.
-    charged = {run["key"]: run["end"] - run["start"] for run in week["runs"] if run["pool"] == "sagemaker"}
-    assert {key: seconds for key, seconds in charged.items() if seconds} == bills(folder / "theirs" / "jobs")
-    assert sum(charged.values()) > 0
+    check_bills(week, folder / "theirs" / "jobs")
     assert week["jobs"][0]["resumed_elsewhere"] >= 1
     tops = {path.name for path in (folder / "kept").iterdir()}
     assert tops - {"somebody-elses"}
@@ -237,10 +241,7 @@ def test_a_rehearsal_survives_either_answer(folder: Path, answers: dict[str, Any
         done = rehearse(folder, *words, "--aws-endpoint", their.address, **keys)
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
-    assert week["violations"] == []
-    charged = {run["key"]: run["end"] - run["start"] for run in week["runs"] if run["pool"] == "sagemaker"}
-    assert {key: seconds for key, seconds in charged.items() if seconds} == bills(folder / "theirs" / "jobs")
-    assert sum(charged.values()) > 0
+    check_bills(week, folder / "theirs" / "jobs")
     (job,) = week["jobs"]
     assert job["loss_last"] < 4.5, job
 

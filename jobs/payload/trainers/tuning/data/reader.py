@@ -125,13 +125,15 @@ def _lines(path: Path, tally: Tally, *, wide: bool, newline: str | None = None) 
                 if len(line) != most or line.endswith("\n"):
                     yield number, line
                     continue
-                tally.leave(f"{path.name}:{number}", f"it is longer than {_LINE_MAX:,} characters")
+                place, why = f"{path.name}:{number}", f"it is longer than {_LINE_MAX:,} characters"
                 if newline is not None:  # a line may be a part of a row: it cannot be left out alone
+                    tally.lose(place, why)
                     return
+                tally.leave(place, why)
                 while (line := file.readline(most)) and not line.endswith("\n"):
                     pass
         except EOFError:
-            tally.leave(f"{path.name}:{number + 1}", _DAMAGED.format(path.suffix))
+            tally.lose(f"{path.name}:{number + 1}", _DAMAGED.format(path.suffix))
 
 
 def _opened(path: Path, *, wide: bool, newline: str | None = None) -> TextIO:
@@ -237,7 +239,9 @@ def _rows(path: Path, delimiter: str, tally: Tally, *, wide: bool) -> Iterator[t
         except csv.Error as error:
             tally.leave(f"{path.name}:{rows.line_num}", f"it is no row of a table: {error}")
             for number, _ in enumerate(lines, rows.line_num + 1):
-                tally.leave(f"{path.name}:{number}", "it follows what is no row, so where rows begin is not known")
+                tally.leave(
+                    f"{path.name}:{number}", "it follows a line that is not a row, so where rows begin is not known"
+                )
             return
         if row is None:
             return
@@ -286,7 +290,7 @@ def _table(path: Path, tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
     except (arrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
-        tally.leave(f"{path.name}, row {number + 1}", _DAMAGED.format(path.suffix))
+        tally.lose(f"{path.name}, row {number + 1}", _DAMAGED.format(path.suffix))
 
 
 def _batches(path: Path) -> Iterator[Any]:

@@ -21,6 +21,7 @@ class Tally:
         self.left_out: dict[str, list[Any]] = {}  # by reason: count and first place
         self.tokens = 0  # of stages whose rows are counted while they are read
         self.cut = 0  # documents longer than a row
+        self.lost: list[str] = []  # places from which the rest of a file, of unknown size, is not read
         self.newer = 0  # the oldest row format that reads all of this data in the same way
 
     def take(self, form: str) -> None:
@@ -35,6 +36,11 @@ class Tally:
             cause = MORE  # reasons that quote a value could otherwise become many
         self.left_out.setdefault(cause, [0, place])[0] += 1
 
+    def lose(self, place: str, cause: str) -> None:
+        """Count the rest of a file from ``place`` on as one record that is left out; how many it has is not known."""
+        self.leave(place, cause)
+        self.lost.append(place)
+
     def since(self, version: int, *, changed: object) -> None:
         """Note, if ``changed``, that row formats before ``version`` read something of this data in another way."""
         self.newer = max(self.newer, version * bool(changed))
@@ -43,7 +49,8 @@ class Tally:
         """Return the counts for JSON."""
         forms = {form: count for form, count in sorted(self.forms.items()) if count}
         left = [[why, count, place] for why, (count, place) in self.left_out.items()]
-        return {"records": forms, "left_out": left, "cut": self.cut, "newer": self.newer}
+        facts = {"records": forms, "left_out": left, "cut": self.cut, "newer": self.newer}
+        return {**facts, "lost": self.lost} if self.lost else facts
 
 
 def left_out(facts: dict[str, Any]) -> str:
@@ -54,9 +61,15 @@ def left_out(facts: dict[str, Any]) -> str:
 
 
 def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
-    """Raise UnreadableData if more than ``skip_at_most`` percent of the records are left out."""
+    """Raise UnreadableData if more than ``skip_at_most`` percent of the records are left out, or unknown many."""
     dropped = sum(count for _, count, _ in facts["left_out"])
     total = dropped + sum(facts["records"].values())
+    if facts.get("lost") and skip_at_most < 100:
+        places = ", ".join(facts["lost"][:_EXAMPLES])
+        raise UnreadableData(
+            f"{where} cannot be read whole: nobody knows how many records follow {places}. {left_out(facts)}. Copy "
+            "or make the file again, or train without the rest: --skip-at-most 100"
+        )
     if total and 100 * dropped > skip_at_most * total:
         share = 100 * dropped / total
         raise UnreadableData(
