@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from platforms.base import InQueue, SessionState
-from platforms.sagemaker.answers import failure, lost_its_instance, observed
+from platforms.sagemaker.answers import failure, lacking, lost_its_instance, observed
 
 START, END, NOW = 1_800_000_000, 1_800_003_600, 1_800_010_000
 
@@ -65,6 +65,13 @@ def test_the_end_of_an_overdue_bill_is_as_far_from_the_start_as_it_was() -> None
     job = description("Stopped", "Stopped", TrainingStartTime=times["Start"], TrainingEndTime=times["End"])
     late = observed(job, NOW)
     assert (late.started, late.ended) == (START, END - 1)
+
+
+@pytest.mark.parametrize(("days", "why"), [(29, ""), (367, "BillableTimeInSeconds cannot be")])
+def test_a_bill_may_be_longer_than_one_job_may_run(days: int, why: str) -> None:
+    times = {"CreationTime": at(START), "TrainingStartTime": at(START), "BillableTimeInSeconds": days * 86_400}
+    job = description("Stopped", "Stopped", **times)
+    assert lacking(job, job["TrainingJobName"]) == why
 
 
 def test_a_job_that_got_no_machine_was_never_a_session_whatever_times_it_shows() -> None:
