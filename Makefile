@@ -35,7 +35,7 @@ test-services: .venv/ready-dev ## Run the tests with real services, whole daemon
 	$(BIN)/python -m pytest $(PARALLEL) 4 -m services $(ARGS)
 
 test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
-	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 -m "not nightly" $(ARGS)
+	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training tests/unit/test_reader.py --numprocesses 2 -m "not nightly" $(ARGS)
 
 test-nightly: .venv/ready-dev ## Run the tests of `make test` and `make test-services` and all marked nightly, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh nightly
