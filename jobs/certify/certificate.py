@@ -71,15 +71,22 @@ def certify(
     that does not do its part without any strike, OSError.
     """
     script, plan = _planned(script, tell, adapt=adapt)
-    skipped = {strike.name: why for strike in strikes if (why := _obstacle(strike, script, plan))}
-    for name, why in skipped.items():
-        tell(f"{name}: skipped, {why}")
     results: list[StrikeResult] = []
-    for strike in strikes:
-        if strike.name not in skipped:
-            results.append(judge_strike(script, strike, plan))
-            words = "; ".join(finding.message for finding in results[-1].findings)
-            tell(f"{len(results)}/{len(strikes) - len(skipped)} {strike.name}: {results[-1].level} {words}".rstrip())
+    skipped: list[str] = []
+    for number, strike in enumerate(strikes, 1):
+        why = _obstacle(strike, script, plan)
+        result = None if why else judge_strike(script, strike, plan)
+        if result is None:
+            skipped.append(strike.name)
+            found = f"skipped, {why or f'it reached step {script.target_step} and had nothing to resume'}"
+        else:
+            results.append(result)
+            found = f"{result.level} {'; '.join(finding.message for finding in result.findings)}".rstrip()
+        tell(f"{number}/{len(strikes)} {strike.name}: {found}")
+    if not results:
+        raise Refusal(
+            "not certified", f"it never had to resume on its way to step {script.target_step}", "Give more --steps"
+        )
     level = worst([*(result.level for result in results), EXACT if plan.straight.deterministic else SAME_STATE])
     return Certificate(level, script.target_step, plan.straight.deterministic, tuple(results), tuple(skipped))
 
@@ -131,7 +138,7 @@ def _obstacle(strike: Strike, script: ScriptUnderTest, plan: StrikePlan) -> str:
 
 def devices_here(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the numbers of this machine's devices that a script may use; the first alone where none can be seen."""
-    if named := environment.get("CUDA_VISIBLE_DEVICES"):
+    if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
         return tuple(named.split(","))
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout

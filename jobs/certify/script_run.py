@@ -62,7 +62,7 @@ class ScriptRun:
         # A script that reports faster than we read has to wait, so that a strike falls near the step it is meant for.
         fcntl(self._progress.source, F_SETPIPE_SZ, _PIPE_BYTES)
         self._log = os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT)
-        environment = {**UNBUFFERED, "CUDA_VISIBLE_DEVICES": ",".join(script.devices[:devices]), **script.environment}
+        environment = {**UNBUFFERED, **script.environment, "CUDA_VISIBLE_DEVICES": ",".join(script.devices[:devices])}
         environment |= {"SCHED_RUN_ID": "certify-1", "SCHED_JOB": "certify", "SCHED_SEED": "7", "SCHED_DATA_DIR": ""}
         environment |= {"SCHED_TARGET_STEP": str(script.target_step), "SCHED_SECONDS_LEFT": "86400"}
         environment |= folders(self.folder, resume=resume is not None)

@@ -65,8 +65,11 @@ class StrikeResult(NamedTuple):
     resumed_from: int | None = None
 
 
-def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> StrikeResult:
-    """Run the script with a strike, resume it from what it saved, and compare. Raises OSError."""
+def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> StrikeResult | None:
+    """Run the script with a strike, resume it from what it saved, and compare; None if the strike came too late.
+
+    Raises OSError.
+    """
     run = ScriptRun(script, devices=strike.devices[0])
     try:
         findings = _struck(run, strike, plan)
@@ -74,9 +77,11 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
         since, newest = max(checkpoints.items(), default=(None, None))
         if run.damaged():
             findings.append(ResumeFinding("damaged_save", f"{run.damaged()[0]} has no meta.json of its step"))
+        if since == script.target_step and not findings and strike.deed != "SIGUSR1":
+            return None
         if strike.deed == "SIGUSR1":
             level, more = ("", []) if findings else _continued(run, strike, plan, None)
-        elif since == script.target_step or (findings and since is None):
+        elif findings and since in {None, script.target_step}:
             level, more = "", []  # nothing is left to train, or nothing is there to resume from
         else:
             level, more = _resumed(script, strike, plan, since, newest)

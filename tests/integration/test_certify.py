@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.certify.certificate import Certificate, certify, folder_digest, lacks_certificate, write_certificate
+from jobs.certify.certificate import (
+    Certificate,
+    certify,
+    devices_here,
+    folder_digest,
+    lacks_certificate,
+    write_certificate,
+)
 from jobs.certify.curves import compare, uninterrupted
-from jobs.certify.script_run import ScriptUnderTest
+from jobs.certify.script_run import ScriptRun, ScriptUnderTest
 from jobs.certify.strikes import STRIKES
 from jobs.problem import Refusal
 
@@ -67,6 +74,25 @@ def test_a_script_without_a_fault_is_certified(certified: Callable[..., Certific
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_are_certified(certified: Callable[..., Certificate], example: str) -> None:
     assert certified(f"examples/{example}", EXAMPLES[example], 5_000, *SOME).level == "E0"
+
+
+def test_a_strike_that_a_script_did_not_notice_shows_nothing(certified: Callable[..., Certificate]) -> None:
+    words = ("sh", "-c", f"trap '' TERM; exec {sys.executable} train.py")
+    with pytest.raises(Refusal, match="it never had to resume on its way to step 200"):
+        certified("tests/lab/certify", words, 200, "SIGTERM during import")
+
+
+def test_a_run_has_as_many_devices_as_its_strike_says_whatever_the_user_may_use(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.sh").write_text("echo devices $CUDA_VISIBLE_DEVICES >&2")
+    words = ("sh", "train.sh")
+    mine = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    script = ScriptUnderTest(tmp_path / "code", words, mine, tmp_path, 1, devices=devices_here(mine))
+    for count, shown in ((1, "devices 2"), (2, "devices 2,3")):
+        run = ScriptRun(script, devices=count)
+        run.end()
+        assert run.log_line == shown
+        run.close()
 
 
 def test_a_script_that_reports_nothing_is_refused(certified: Callable[..., Certificate]) -> None:

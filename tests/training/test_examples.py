@@ -126,8 +126,9 @@ def test_it_is_certified(tmp_path: Path, example: str) -> None:
     for needed in NEEDED[example]:
         pytest.importorskip(needed, reason=f"{needed} is not installed: examples/{example} is NOT tested here")
     shutil.copytree(EXAMPLES / example, tmp_path / "code")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-    script = ScriptUnderTest(tmp_path / "code", (sys.executable, "train.py"), environment, tmp_path, 40)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    words = (sys.executable, "train.py")
+    script = ScriptUnderTest(tmp_path / "code", words, environment, tmp_path, 40, devices=("",))
     strikes = tuple(one for one in STRIKES if one.name in {"SIGTERM in the middle", "SIGKILL in the middle"})
     certificate = certify(script, print, adapt=False, strikes=strikes)
     kinds = {finding.kind for result in certificate.results for finding in result.findings}
