@@ -38,7 +38,8 @@ STEPS_PER_HOUR = 75
 KINDS: tuple[Kind, ...] = ("GPU", "TPU")
 CLOUDS = {"kaggle", "sagemaker"}
 PATIENCE_HOURS = 24  # of the accounts' clock, which is slower on a machine under load
-# Saved with each checkpoint: the steps at which its sessions began.
+# Saved with each checkpoint: the steps at which its sessions began. Saved often, for the minutes that a session has
+# for its last checkpoint are seconds here, which a machine under load may not give it.
 TRAINING = """
 import json, sys, time
 from trainer_kit import Training
@@ -50,7 +51,7 @@ def write(folder):
     (folder / "began.json").write_text(json.dumps([*began, step]))
 training.progress(step)
 while step < training.target_step and not training.should_stop:
-    if training.should_save:
+    if training.should_save or step % 15 == 14:
         training.checkpoint(step, write, {})
     time.sleep(float(sys.argv[1]))
     step += 1
@@ -97,7 +98,7 @@ class TwoClouds:
             "state_dir": str(self.folder / "state"),
             "models": [],
             "artifacts": {"kind": "s3", "root": str(self.folder / "artifacts"), "options": place},
-            "daemon": {"cycle": "2m", "heartbeat": "3m", "grace": "20m", "retry_base": "3m"},
+            "daemon": {"cycle": "2m", "heartbeat": "3m", "grace": "12h", "retry_base": "3m"},
             "clock": self.clock.payload_clock(),
             "pools": pools,
         }
@@ -141,7 +142,7 @@ def clouds(tmp_path: Path, aws_credentials: None) -> Iterator[TwoClouds]:
     payload_clock = Clock(**clock.payload_clock())
     rules = KaggleRules(queue_seconds=60, dataset_seconds=30)
     kaggle = KaggleAccount(tmp_path / "kaggle", payload_clock, "alice", "the-key", rules)
-    aws = SageMakerRules(queue_seconds=60, download_seconds=30, upload_seconds=30, grace_seconds=1_200)
+    aws = SageMakerRules(queue_seconds=60, download_seconds=30, upload_seconds=30, grace_seconds=12 * HOUR)
     sagemaker = SageMakerAccount(tmp_path / "sagemaker", payload_clock, aws)
     (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (tmp_path / "kaggle.json").chmod(0o600)
