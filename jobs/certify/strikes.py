@@ -130,6 +130,9 @@ def _struck(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeFind
     else:
         at = plan.steps[strike.when]
         run.until(lambda: run.step is not None and run.step >= at)
+    if run.exit_code:
+        text = f"on {strike.devices[0]} devices it ended with status {run.exit_code} at step {run.step}"
+        return [ResumeFinding("crashed", text, run.log_line)]
     return _DEEDS[strike.deed](run, strike)
 
 

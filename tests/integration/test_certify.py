@@ -45,9 +45,16 @@ EXAMPLES = {"plain": (sys.executable, "train.py"), "shell": ("bash", "train.sh")
 def certified(tmp_path: Path, repository: Path) -> Callable[..., Certificate]:
     """Certifies a script in a copy of its folder."""
 
-    def run(folder: str, words: tuple[str, ...], steps: int, *names: str, **environment: str) -> Certificate:
+    def run(
+        folder: str,
+        words: tuple[str, ...],
+        steps: int,
+        *names: str,
+        devices: tuple[str, ...] = ("0",),
+        **environment: str,
+    ) -> Certificate:
         shutil.copytree(repository / folder, tmp_path / "code")
-        script = ScriptUnderTest(tmp_path / "code", words, environment, tmp_path, steps, grace_seconds=5.0)
+        script = ScriptUnderTest(tmp_path / "code", words, environment, tmp_path, steps, 5.0, devices=devices)
         strikes = tuple(strike for strike in STRIKES if not names or strike.name in names)
         return certify(script, print, adapt=False, strikes=strikes)
 
@@ -80,6 +87,15 @@ def test_a_strike_that_a_script_did_not_notice_shows_nothing(certified: Callable
     words = ("sh", "-c", f"trap '' TERM; exec {sys.executable} train.py")
     with pytest.raises(Refusal, match="it never had to resume on its way to step 200"):
         certified("tests/lab/certify", words, 200, "SIGTERM during import")
+
+
+def test_a_script_that_cannot_use_two_devices_is_found(certified: Callable[..., Certificate]) -> None:
+    words = ("sh", "-c", f'case "$CUDA_VISIBLE_DEVICES" in *,*) exit 3; esac; exec {sys.executable} train.py')
+    found = certified("tests/lab/certify", words, 200, "from 2 to 1 devices", devices=("0", "1"))
+    assert [finding.message for finding in found.results[0].findings] == [
+        "on 2 devices it ended with status 3 at step None"
+    ]
+    assert found.level == "failed"
 
 
 def test_a_run_has_as_many_devices_as_its_strike_says_whatever_the_user_may_use(tmp_path: Path) -> None:

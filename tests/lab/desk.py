@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from jobs.payload.clock import Clock
 from tests.lab.ports import free_port
 
@@ -121,6 +123,8 @@ class Desk:
     """A store with data, in which sessions of a job are run. ``options`` are those of finetune.py."""
 
     def __init__(self, folder: Path, model: Path, *options: str, target: int = 40) -> None:
+        if {"--use-4bit", "adamw8bit"} & {*options}:
+            pytest.importorskip("bitsandbytes")  # images with accelerators may lack it
         self.folder, self.target, self.attempts = folder, target, 0
         self.store = folder / "store"
         (folder / "checkpoints").mkdir(parents=True)

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is de
 def test_a_frozen_base_has_16_bits_or_4_and_what_is_trained_has_32(
     words: tuple[str, ...], frozen: set[torch.dtype], model: Path
 ) -> None:
+    if "--use-4bit" in words:
+        pytest.importorskip("bitsandbytes")
     options = read_options(["--model", str(model), "--compile", "off", *words])
     made = make_model(options, str(model), None, None, find_card(0, options.precision))
     parts = list(made.whole.parameters())
@@ -44,6 +46,7 @@ def test_the_optimizer_is_fused_on_an_accelerator_and_keeps_8_bits_where_it_is_t
     plain = make_adamw(options, large, fused=True)
     assert plain.defaults["fused"]
     assert [group["weight_decay"] for group in plain.param_groups] == [0.0, 0.0]
+    pytest.importorskip("bitsandbytes")
     options = read_options(["--model", str(model), "--optimizer", "adamw8bit", "--decay", "0.1"])
     eight = make_adamw(options, large, fused=False)
     large[0].grad, large[1].grad = torch.ones(64, 128), torch.ones(8)
@@ -54,6 +57,7 @@ def test_the_optimizer_is_fused_on_an_accelerator_and_keeps_8_bits_where_it_is_t
 
 def test_an_adapter_on_4_bits_gets_its_gradient_through_every_layer_on_a_processor_too(model: Path) -> None:
     """Processors with AVX-512 for bf16 lay weights out for inference at the first forward pass without gradients."""
+    pytest.importorskip("bitsandbytes")
     options = read_options(["--model", str(model), "--compile", "off", "--use-4bit", "--lora", "4"])
     torch.manual_seed(1)
     made = make_model(options, str(model), None, None, find_card(0))
