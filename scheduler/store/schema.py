@@ -109,7 +109,8 @@ Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 # Declaration of tables: their metadata with the names of constraints, and columns that many tables have.
 #
-# Migrations use these functions too, so their results must never change.
+# Migrations create what is missing from these declarations: a column that is added later may be NULL, or its revision
+# has a step in migrations.py.
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
