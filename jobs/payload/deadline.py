@@ -6,6 +6,7 @@ The time-out of a socket applies to single reads: a server that sends a byte eac
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import urllib.request
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ _Connection = TypeVar("_Connection", bound=HTTPConnection)
 
 class Deadline:
     """A context that shuts its watched sockets after some seconds of real time, and then raises TimeoutError."""
+
+    _ends_in: tuple[type[Exception], ...] = (OSError, HTTPException, ValueError)  # of an exchange that was cut off
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -38,7 +41,7 @@ class Deadline:
             while self._sockets:
                 self._sockets.pop().close()
         # The data read until then may look complete, or be invalid in any way.
-        if self._over and (error is None or isinstance(error, OSError | HTTPException | ValueError)):
+        if self._over and (error is None or isinstance(error, self._ends_in)):
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
     def watch(self, opened: socket.socket) -> socket.socket:
@@ -79,6 +82,31 @@ class Deadline:
             for opened in self._sockets:
                 with suppress(OSError):
                     opened.shutdown(socket.SHUT_RDWR)
+
+
+class ProcessDeadline(Deadline):
+    """A deadline for all connections that this process opens in the block, for libraries that hide theirs.
+
+    No connection is opened after it: connecting raises RuntimeError, since libraries try again after an OSError.
+    """
+
+    _ends_in = (Exception,)
+    _entered = False
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        sys.addaudithook(self._on_event)  # Python removes no hook: after the block this one does nothing
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._entered = False
+        super().__exit__(kind, error, trace)
+
+    def _on_event(self, event: str, words: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and self._entered:
+            if self._over:
+                raise RuntimeError("the time for this exchange is over")
+            self.watch(words[0])
 
 
 class Stay(urllib.request.HTTPRedirectHandler):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request
 
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 import jobs.payload
-from jobs.payload.deadline import Deadline, exchange
+from jobs.payload.deadline import Deadline, ProcessDeadline, exchange
 from jobs.payload.lane.secret_values import SecretStore, fetch
 from jobs.payload.scorers.chat import NoChatAnswer
 from jobs.payload.scorers.chat import ask as ask_model
@@ -193,6 +197,24 @@ def test_no_client_is_held_by_a_dripping_server(
     dripper.first = first
     with pytest.raises(failure):
         client(dripper.port)
+
+
+@pytest.mark.parametrize("first", [HEAD, LONG])
+def test_a_library_that_tries_again_is_not_held_by_a_dripping_server(dripper: Dripper, first: bytes) -> None:
+    """Clients of the Hub and of MLflow open connections of their own, in threads too, and repeat failed calls."""
+    dripper.first = first
+    answers: list[requests.Response] = []
+
+    def ask_again_and_again(_: int) -> None:
+        session = requests.Session()
+        session.mount("http://", HTTPAdapter(max_retries=Retry(9, backoff_factor=60, allowed_methods=None)))
+        answers.append(session.get(f"http://127.0.0.1:{dripper.port}/"))
+
+    with pytest.raises(TimeoutError, match="within 4 s"), ProcessDeadline(4), ThreadPoolExecutor(2) as pool:
+        list(pool.map(ask_again_and_again, range(2)))
+    assert answers == []
+    with socket.create_connection(("127.0.0.1", dripper.port)) as later:
+        assert later.recv(1), "a deadline that is over ends no later connection"
 
 
 def test_no_handshake_drips_for_ever(dripper: Dripper) -> None:

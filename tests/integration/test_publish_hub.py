@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 from platforms.publish import publish_on_hub
 from platforms.targets.base import TargetError, TargetUnreachable
+from tests.lab.dripper import HEAD, Dripper
 from tests.lab.hub_writes import TOKEN, HubWrites, hub_that_is_written_to
 from tests.lab.releases import WEIGHTS, make_folder
 
@@ -62,3 +63,17 @@ def test_a_hub_that_is_away_is_told(hub: HubWrites, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(TargetUnreachable, match="Try again"):
         publish_on_hub(make_folder(tmp_path / "one", b"weights"), "org/ufm", "ufm@1", TOKEN)
+
+
+@pytest.mark.parametrize("first", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"], ids=["head", "body"])
+def test_a_hub_that_drips_holds_nobody(
+    hub: HubWrites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    server = Dripper(first)
+    try:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        monkeypatch.setattr("platforms.publish._CALLS_SECONDS", 0.5)
+        with pytest.raises(TargetUnreachable, match=r"no whole answer within 0\.5"):
+            publish_on_hub(make_folder(tmp_path / "one", b"weights"), "org/ufm", "ufm@1", TOKEN)
+    finally:
+        server.close()

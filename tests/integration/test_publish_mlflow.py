@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("mlflow", reason="mlflow is not installed")
 from platforms.publish import publish_in_mlflow
-from platforms.targets.base import TargetError
+from platforms.targets.base import TargetError, TargetUnreachable
+from tests.lab.dripper import HEAD, Dripper
 from tests.lab.mlflow import Mlflow, mlflow_server
 from tests.lab.releases import WEIGHTS, make_folder
 
@@ -58,3 +59,17 @@ def test_what_cannot_be_published_is_told(server: Mlflow, tmp_path: Path, monkey
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(TargetError, match="MLFLOW_TRACKING_URI is not set"):
         publish_in_mlflow(folder, "ufm", "ufm@3", facts("a" * 64))
+
+
+@pytest.mark.parametrize("first", [HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"], ids=["head", "body"])
+def test_a_server_that_drips_holds_nobody(
+    server: Mlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    slow = Dripper(first)
+    try:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{slow.port}")
+        monkeypatch.setattr("platforms.publish._CALLS_SECONDS", 0.5)
+        with pytest.raises(TargetUnreachable, match=r"no whole answer within 0\.5"):
+            publish_in_mlflow(make_folder(tmp_path / "one", b"weights"), "ufm", "ufm@3", facts("a" * 64))
+    finally:
+        slow.close()
