@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-services test-train test-nightly test-fresh test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
+.PHONY: help run test test-services test-train test-cards test-nightly test-fresh test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -36,6 +36,9 @@ test-services: .venv/ready-dev ## Run the tests with real services, whole daemon
 
 test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
 	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training tests/unit/test_reader.py --numprocesses 2 -m "not nightly" $(ARGS)
+
+test-cards: ## Run the tests of `make test-train` with the torch of this image, on its accelerators (ARGS=options of pytest)
+	OMP_NUM_THREADS=1 python3 -m pytest --confcutdir tests/training tests/training --numprocesses auto -m "not nightly" $(ARGS)
 
 test-nightly: .venv/ready-dev ## Run the tests of `make test` and `make test-services` and all marked nightly, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh nightly

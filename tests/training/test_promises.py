@@ -25,7 +25,7 @@ from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
 from jobs.payload.trainers.tuning.model import ALONE, NOT_IN_4_BITS, separation
 from jobs.problem import NotFound
-from tests.lab.desk import Desk, accelerators, make_tokenizer
+from tests.lab.desk import Desk, accelerators, hidden, make_tokenizer
 from tests.lab.families import NAMED, RECURRENT, family_config, family_model, known
 
 # Families that are trained at each push: by an adapter, on a base in 4 bits, and shared out. All others are at night.
@@ -108,11 +108,11 @@ def test_weights_of_a_family_that_are_shared_out_learn_the_same(
 ) -> None:
     options = ("--lora", "0", "--shard", "on")
     alone, shared = (make_family_desk(family, name, *options, target=4) for name in ("alone", "shared"))
-    assert alone.run().codes == [0]
+    assert alone.run(environment=hidden(2)).codes == [0]  # on the same kind of device
     run = shared.run(ranks=2)
     assert run.codes == [0, 0], run.said
     assert "sharded over 2 devices" in run.said
-    assert losses(shared) == pytest.approx(losses(alone), abs=1e-3 if accelerators() else 1e-4)
+    assert losses(shared) == pytest.approx(losses(alone), abs=1e-3 if accelerators() >= 2 else 1e-4)
 
 
 # The adviser has a formula for other families, but not for attention without torch's kernel, nor for dropout.
