@@ -14,6 +14,7 @@ from jobs.payload import bounds
 from jobs.payload.lane.ending import FORMAT, Outcome, Phase
 from jobs.payload.lane.failure import ErrorClass
 from jobs.payload.store.manifest import split_key
+from jobs.size import size
 
 PHASES = frozenset(get_args(Phase))
 OUTCOMES = frozenset(get_args(Outcome))
@@ -29,6 +30,64 @@ def _answer_of(*reader: Any) -> Any:
     return field(default=None, metadata={"reader": reader})
 
 
+def _metric(name: str) -> Any:
+    """Return an optional field for one of the metrics of bounds.TELEMETRY."""
+    return _answer_of(bounds.number, 0.0, bounds.TELEMETRY[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMetrics:
+    """What the driver reports of GPUs; None: not reported. Shares are 0 to 1.
+
+    ``gpu_memory_bytes`` is the peak of one GPU, ``gpu_busy`` the mean share of the last minute in which they worked,
+    ``gpu_watts`` the power of all together. ``gpu_throttled`` is the share of the samples, one a minute, in which heat
+    or a power limit slowed one of them down.
+    """
+
+    gpu_memory_bytes: int | None = _answer_of(bounds.whole, 0, bounds.BYTES_MAX)
+    gpu_busy: float | None = _metric("gpu_busy")
+    gpu_watts: float | None = _metric("gpu_watts")
+    gpu_throttled: float | None = _metric("gpu_throttled")
+
+
+GPU_METRICS = tuple(one.name for one in fields(GpuMetrics))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse(GpuMetrics):
+    """Metrics of GPUs that have ``vram_gib`` of memory each; 0: unknown."""
+
+    vram_gib: float = 0.0
+
+    @property
+    def gpu_use(self) -> str:
+        """The use as text, such as ``41 % busy, 6.1 of 15 GiB, 210 W, throttled 12 % of the time``; "" if unknown."""
+        used = "" if self.gpu_memory_bytes is None else size(self.gpu_memory_bytes)
+        if used and self.vram_gib:
+            used = f"{(self.gpu_memory_bytes or 0) / 2**30:.1f} of {self.vram_gib:g} GiB"
+        words = [
+            "" if self.gpu_busy is None else f"{self.gpu_busy:.0%} busy",
+            used,
+            "" if self.gpu_watts is None else f"{self.gpu_watts:,.0f} W",
+            f"throttled {self.gpu_throttled:.0%} of the time" if self.gpu_throttled else "",
+        ]
+        return ", ".join(filter(None, words)).replace("%", " %")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry(GpuMetrics):
+    """Metrics of training steps.
+
+    ``tokens_per_second`` counts the tokens of whole rows, ``padding`` is the share of them that is not trained on. 90 %
+    of the last steps took at most ``step_seconds_p90``.
+    """
+
+    tokens_per_second: float | None = _metric("tokens_per_second")
+    step_seconds_p90: float | None = _metric("step_seconds_p90")
+    padding: float | None = _metric("padding")
+    gradient_norm: float | None = _metric("gradient_norm")
+
+
 @dataclass(frozen=True, slots=True)
 class Accusation:
     """A checkpoint that a session found damaged; ``manifest`` is a key of its own job."""
@@ -38,13 +97,12 @@ class Accusation:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneReport:
+class LaneReport(Telemetry):
     """What a lane reported. Instants are UTC seconds, spans seconds, both of the scheduled clock; None: not reported.
 
     ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are the mean of saves, ``command_at`` is the start
-    of the command. ``padding`` is a share of the tokens; ``longest_quiet_seconds`` is the longest time between new
-    steps. ``outcome`` and the following fields are only in a result: ``waits_until`` is how long the lane waits for
-    another job's order; None if it does not.
+    of the command. ``longest_quiet_seconds`` is the longest time between new steps. ``outcome`` and the following
+    fields are only in a result: ``waits_until`` is how long the lane waits for another job's order, if it does.
     """
 
     run: str
@@ -65,12 +123,6 @@ class LaneReport:
     restored_from: str | None = None
     bad_manifests: tuple[Accusation, ...] = ()
     devices: tuple[str, ...] = ()
-    gpu_memory_bytes: int | None = _answer_of(bounds.whole, 0, bounds.BYTES_MAX)
-    tokens_per_second: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["tokens_per_second"])
-    step_seconds_p90: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["step_seconds_p90"])
-    padding: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["padding"])
-    gradient_norm: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["gradient_norm"])
-    gpu_busy: float | None = _answer_of(bounds.number, 0.0, bounds.TELEMETRY["gpu_busy"])
     training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (bounds.training_data,)})
     message: str = ""
     command_at: int | None = _answer_of(bounds.whole, 0, bounds.INSTANT_MAX)
@@ -84,7 +136,7 @@ class LaneReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report as the payload writes it, in plain JSON types."""
-        result = {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+        result = {"format": FORMAT, **{one.name: getattr(self, one.name) for one in fields(self)}}
         result["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
         result["devices"] = list(self.devices)
         if self.outcome is None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from statistics import stdev
 
 from jobs.certify.findings import EXACT, SAME_STATE, ResumeFinding
+from jobs.lane_report import GPU_METRICS
 from jobs.payload.store.manifest import sha256_file
 
-_TIMINGS = {"step", "gpu_memory_bytes", "tokens_per_second", "step_seconds_p90", "gpu_busy"}
+_TIMINGS = {"step", "tokens_per_second", "step_seconds_p90", *GPU_METRICS}
 _ROUNDING = 1e-6  # relative: what another order of additions changes
 _JUMP = 3.0  # standard deviations
 _WINDOW = 200  # steps by which data are recognised

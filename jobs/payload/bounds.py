@@ -22,7 +22,7 @@ SPEED_MIN, SPEED_MAX = 1e-6, 1e6  # steps per second
 MEASURE_MAX = 1e18  # of a loss or a metric, either way
 TELEMETRY = {  # metrics of training steps, with their highest plausible values
     "tokens_per_second": 1e12, "step_seconds_p90": float(SPAN_MAX), "padding": 1.0, "gradient_norm": MEASURE_MAX,
-    "gpu_busy": 1.0,
+    "gpu_busy": 1.0, "gpu_watts": 1e6, "gpu_throttled": 1.0,
 }  # fmt: skip
 TEXT_MAX = 4_000  # characters
 MEASURES_MAX = 100  # metrics of one checkpoint

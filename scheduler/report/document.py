@@ -120,6 +120,7 @@ def document_of(report: Report) -> ReportDocument:
             _plan(report),
             *_evaluated(report),
             _waste(report),
+            *_gpus(report),
             _jobs(report),
             _losses(report),
             _quotas(report),
@@ -288,6 +289,14 @@ _JOBS: Mapping[str, Callable[[JobReport], str]] = {
 def _waste(report: Report) -> ReportSection:
     rows = tuple((pool.name, *(cell(pool.spent) for cell in _WASTE.values())) for pool in report.pools)
     return ReportSection("Where the other hours went", (), Table(("pool", *_WASTE), rows))
+
+
+def _gpus(report: Report) -> Iterator[ReportSection]:
+    """Yield the section with the use of GPUs, if any was reported."""
+    if report.gpus:
+        rows = tuple((one.job, one.pool, one.gpu_use) for one in report.gpus)
+        offers = tuple(f"{one.offer}." for one in report.gpus if one.offer)
+        yield ReportSection("GPUs", offers, Table(("job", "pool", "use of its GPUs"), rows))
 
 
 def _jobs(report: Report) -> ReportSection:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from jobs.grouping import grouped
+from jobs.lane_report import GpuMetrics, GpuUse
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota, RollingQuota
 from jobs.nouns.window import Window
+from jobs.spec import JobSpec
 from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, seconds_within
 from scheduler.core.plan import Plan
 from scheduler.core.quota import Meter, displayed_charges, limit_at, shows_device_hours, windows
@@ -88,6 +90,35 @@ class JobSpeed:
     setup_seconds: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGpus(GpuUse):
+    """The use of a job's GPUs on a pool: the peak of the memory, and means. It needs ``devices`` at least."""
+
+    job: str
+    pool: str
+    devices: int
+
+    @property
+    def offer(self) -> str:
+        """What could use the rest of GPUs whose memory is at most half used; "" if there is nothing to offer."""
+        if not self.gpu_memory_bytes or self.gpu_memory_bytes > self.vram_gib * 2**29:
+            return ""
+        partner = ", or it could share the session with another job (needs.devices = 1)" if self.devices > 1 else ""
+        return f"{self.job} leaves half of the memory on {self.pool} empty, a larger batch fits{partner}"
+
+
+def gpus_of(
+    metrics: Mapping[tuple[str, str], GpuMetrics], pools: Mapping[str, Pool], specs: Iterable[JobSpec]
+) -> tuple[JobGpus, ...]:
+    """Return the use of GPUs by the jobs of ``specs``; ``metrics`` are by job and pool."""
+    devices = {spec.name: spec.needs.devices_min for spec in specs}
+    return tuple(
+        JobGpus(job=job, pool=pool, devices=devices[job], vram_gib=pools[pool].vram_gib, **asdict(one))
+        for (job, pool), one in sorted(metrics.items(), key=lambda item: item[0])
+        if job in devices and pool in pools and one != GpuMetrics()
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """An action required of a person: ``what`` about which subject, ``why``, the command to type, and since when.
@@ -136,6 +167,7 @@ class ReportFacts:
     later: Sequence[LedgerEntry] = ()
     so_far: bool = False
     judged: Sequence[JudgedVersion] = ()
+    gpus: Sequence[JobGpus] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +276,7 @@ class Report:
     corrected_seconds: int = 0
     so_far: bool = False
     judged: tuple[JudgedVersion, ...] = ()
+    gpus: tuple[JobGpus, ...] = ()
 
 
 def report_of(facts: ReportFacts) -> Report:
@@ -280,6 +313,7 @@ def report_of(facts: ReportFacts) -> Report:
         ),
         so_far=facts.so_far,
         judged=tuple(facts.judged),
+        gpus=tuple(facts.gpus),
     )
 
 

@@ -7,6 +7,7 @@ UPDATE, DELETE and REPLACE. Only events up to the ID in ``pruned`` may be delete
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
+
+from jobs.lane_report import Telemetry
 
 
 class WrongType(ValueError):
@@ -248,7 +251,7 @@ deployments = Table(
 )
 
 
-REVISIONS = tuple(f"{number:04}" for number in range(1, 16))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -368,8 +371,7 @@ series = Table(
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     *key(Whole, "attempt", "step"),
     *required(Whole, "at"),
-    *optional(Number, "loss", "held_out_loss", "tokens_per_second", "step_seconds_p90", "padding", "gradient_norm"),
-    *optional(Number, "gpu_memory_bytes", "gpu_busy"),
+    *optional(Number, "loss", "held_out_loss", *(metric.name for metric in fields(Telemetry))),
 )
 
 trees = Table(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from jobs.grouping import grouped
+from jobs.lane_report import GPU_METRICS, GpuMetrics, Telemetry
+from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store.schema import lanes, runs, series
 
 POINTS = 400
@@ -15,12 +17,8 @@ POINTS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A report of one step at ``at`` (UTC seconds); values that were not reported are None.
-
-    ``tokens_per_second`` counts the tokens of whole rows, ``padding`` is the share of them that is not trained on. 90 %
-    of the last steps took at most ``step_seconds_p90``; ``gpu_busy`` is the share of time in which GPUs worked.
-    """
+class Point(Telemetry):
+    """A report of one step at ``at`` (UTC seconds); values that were not reported are None."""
 
     job: str
     attempt: int
@@ -28,12 +26,6 @@ class Point:
     at: int
     loss: float | None
     held_out_loss: float | None
-    tokens_per_second: float | None = None
-    step_seconds_p90: float | None = None
-    padding: float | None = None
-    gradient_norm: float | None = None
-    gpu_memory_bytes: float | None = None
-    gpu_busy: float | None = None
 
     def figures(self) -> dict[str, float]:
         """Return the reported values, by name."""
@@ -41,7 +33,8 @@ class Point:
         return {name: value for name, value in figures.items() if value is not None}
 
 
-FIGURES = tuple(field.name for field in fields(Point))[4:]
+_TRAINING = tuple(field.name for field in fields(Telemetry) if field.name not in GPU_METRICS)
+FIGURES = ("loss", "held_out_loss", *_TRAINING, *GPU_METRICS)
 """The names of a point's figures, as every export has them."""
 
 
@@ -53,18 +46,31 @@ _OF_JOBS = (
     .where(series.c.job.in_(bindparam("jobs", expanding=True)), series.c.attempt >= bindparam("first"))
     .order_by(series.c.job, series.c.attempt, series.c.step)
 )
-_PEAKS = (
-    select(series.c.job, runs.c.pool, func.max(series.c.gpu_memory_bytes))
+_GPUS = (
+    select(
+        series.c.job,
+        runs.c.pool,
+        func.max(series.c.gpu_memory_bytes),
+        *(func.avg(series.c[name]) for name in ("gpu_busy", "gpu_watts", "gpu_throttled")),
+    )
     .join(lanes, (lanes.c.job == series.c.job) & (lanes.c.attempt == series.c.attempt))
     .join(runs, runs.c.key == lanes.c.run)
-    .where(series.c.gpu_memory_bytes.is_not(None))
+    .where(series.c.at >= bindparam("start"), series.c.at < bindparam("end"))
     .group_by(series.c.job, runs.c.pool)
 )
 
 
-def peaks(tx: Connection) -> dict[tuple[str, str], int]:
-    """Return the most device memory that a session reported, in bytes, by job and pool."""
-    return {(job, pool): int(most) for job, pool, most in tx.execute(_PEAKS)}
+def gpu_metrics(tx: Connection, start: int = 0, end: int = INSTANT_MAX) -> dict[tuple[str, str], GpuMetrics]:
+    """Return what GPUs reported in [start, end), by job and pool: the peak of the memory and means of the others."""
+    return {
+        (job, pool): GpuMetrics(
+            gpu_memory_bytes=None if peak is None else int(peak),
+            gpu_busy=busy,
+            gpu_watts=watts,
+            gpu_throttled=throttled,
+        )
+        for job, pool, peak, busy, watts, throttled in tx.execute(_GPUS, {"start": start, "end": end})
+    }
 
 
 def note(tx: Connection, point: Point, target_step: int) -> bool:
@@ -72,7 +78,7 @@ def note(tx: Connection, point: Point, target_step: int) -> bool:
     last: int | None = tx.execute(_LAST, {"job": point.job, "attempt": point.attempt}).scalar_one()
     if last is not None and point.step < last + max(1, target_step // POINTS):
         return False
-    tx.execute(insert(series), {name: getattr(point, name) for name in point.__slots__})
+    tx.execute(insert(series), {field.name: getattr(point, field.name) for field in fields(point)})
     return True
 
 

@@ -18,8 +18,9 @@ from jobs.spec import JobSpec
 from scheduler.core.learning_curve import POINTS_MIN, REACH, Band, LearningCurve, forecast_of
 from scheduler.core.plan import Plan
 from scheduler.report.forecast import forecast
+from scheduler.report.report import JobGpus, gpus_of
 from scheduler.service.facts.early_stops import measured
-from scheduler.store import ledger
+from scheduler.store import ledger, series
 from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.jobs import JobRecord
 from scheduler.views.coming_week import ComingWeek
@@ -94,7 +95,8 @@ class JobAdvice:
 class HoursAdvice:
     """The jobs by what ``hours`` more buy, as a share of the metric, best first; ``free_hours`` of the week by pool.
 
-    ``for_tpu`` are the jobs that could use the TPU of a pool, and do not name it among their needs.
+    ``for_tpu`` are the jobs that could use the TPU of a pool, and do not name it among their needs. ``half_empty`` are
+    those that used at most half of the memory of their GPUs in the last seven days.
     """
 
     start: int
@@ -103,6 +105,7 @@ class HoursAdvice:
     free_hours: Mapping[str, float]
     jobs: tuple[JobAdvice, ...]
     for_tpu: tuple[str, ...] = ()
+    half_empty: tuple[JobGpus, ...] = ()
 
 
 class JobCurve:
@@ -231,9 +234,10 @@ def hours_advice(
     usual = median(shares) if len(shares) > 1 else None
     judged = [_judged(row, record.spec, usual) for row, record in zip(rows, records, strict=True)]
     order = sorted(judged, key=lambda row: share_per_hour(row.forecast) or -inf, reverse=True)
-    specs = [record.spec for record in records] if any(pool.kind == "tpu" for pool in pools.values()) else []
-    for_tpu = tuple(spec.name for spec in specs if could_use_tpu(spec))
-    return HoursAdvice(now, now + WEEK, hours, free, tuple(order), for_tpu)
+    specs, tpu = [record.spec for record in records], any(pool.kind == "tpu" for pool in pools.values())
+    for_tpu = tuple(spec.name for spec in specs if tpu and could_use_tpu(spec))
+    half_empty = tuple(one for one in gpus_of(series.gpu_metrics(tx, now - WEEK, now), pools, specs) if one.offer)
+    return HoursAdvice(now, now + WEEK, hours, free, tuple(order), for_tpu, half_empty)
 
 
 def _may_use(spec: JobSpec, pool: Pool) -> bool:

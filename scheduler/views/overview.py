@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import fsum
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import Connection
 
+from jobs.grouping import grouped
+from jobs.lane_report import GPU_METRICS, GpuUse, LaneReport
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import WEEK
 from jobs.spec import EVALUATE
@@ -69,11 +72,11 @@ def daemon_health(
 
 
 @dataclass(frozen=True, slots=True)
-class PoolNow:
+class PoolNow(GpuUse):
     """The state of a pool; ``closed_until`` is null if it is open or closed without an end.
 
-    ``gpu_memory_bytes`` is the peak GPU memory of live sessions, ``gpu_busy`` the mean utilisation of their GPUs (0 to
-    1); null if none has reported it.
+    ``gpu_memory_bytes`` is the peak of all live sessions, ``gpu_watts`` their sum, ``gpu_busy`` and ``gpu_throttled``
+    are their means; null if none has reported it.
     """
 
     name: str
@@ -84,8 +87,20 @@ class PoolNow:
     sessions_max: int
     closed_until: int | None
     closed_why: str
-    gpu_memory_bytes: int | None = None
-    gpu_busy: float | None = None
+
+
+_COMBINED: Mapping[str, Callable[[list[float]], float]] = {
+    "gpu_memory_bytes": max,
+    "gpu_busy": fmean,
+    "gpu_watts": fsum,
+    "gpu_throttled": fmean,
+}
+"""How the values of several sessions become one of their pool."""
+
+
+def _gpu_metrics(reports: Collection[LaneReport]) -> dict[str, Any]:
+    values = {name: [value for one in reports if (value := getattr(one, name)) is not None] for name in GPU_METRICS}
+    return {name: _COMBINED[name](reported) for name, reported in values.items() if reported}
 
 
 def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
@@ -93,13 +108,8 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
     closures, paused = limits.closures(tx), limits.paused(tx)
     live = list(live)
     running = Counter(run.pool for run in live)
-    peaks: dict[str, int] = defaultdict(int)
-    busy: dict[str, list[float]] = defaultdict(list)
     pool_of = {run.key: run.pool for run in live}
-    for (key, _), report in runs.heartbeats(tx, list(pool_of)).items():
-        peaks[pool_of[key]] = max(peaks[pool_of[key]], report.gpu_memory_bytes or 0)
-        if report.gpu_busy is not None:
-            busy[pool_of[key]].append(report.gpu_busy)
+    reports = grouped((pool_of[key], report) for (key, _), report in runs.heartbeats(tx, list(pool_of)).items())
     result = []
     for name, pool in sorted(pools.items()):
         until, why = closures.get(name, (0, ""))
@@ -116,8 +126,8 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
                 sessions_max=pool.sessions_max,
                 closed_until=until if closed else None,
                 closed_why=why if closed else "",
-                gpu_memory_bytes=peaks[name] or None,
-                gpu_busy=fmean(busy[name]) if busy[name] else None,
+                vram_gib=pool.vram_gib,
+                **_gpu_metrics(reports.get(name, ())),
             )
         )
     return result

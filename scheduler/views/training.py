@@ -11,7 +11,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from jobs.lane_report import LaneReport
+from jobs.lane_report import GPU_METRICS, GpuUse, LaneReport
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import WEEK
 from scheduler.core.job import Active
@@ -23,6 +23,7 @@ from scheduler.store import jobs, rates, runs, series
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.series import Point
+from scheduler.views.documents import picked
 
 Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
 """What the live session of a job does; empty without one.
@@ -41,7 +42,7 @@ _DRAWN = 60  # points of a sparkline
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingProgress:
+class TrainingProgress(GpuUse):
     """The training progress of a job; instants are UTC seconds, None means unknown.
 
     ``saved_step`` is that of the newest checkpoint, ``step`` the newest step reported by the live session. ``loss`` is
@@ -68,8 +69,6 @@ class TrainingProgress:
     guessed: bool
     forecast: Forecast | None
     week_change: float | None = None
-    gpu_memory_bytes: int | None = None  # peak GPU memory of its live session
-    gpu_busy: float | None = None  # mean utilisation of its GPUs in the last minute, 0 to 1
 
 
 def trainings(
@@ -137,8 +136,8 @@ def _training(  # noqa: PLR0913, PLR0917 - all that was read for one job
         ends_at=run.deadline if run and run.wait is None else None,
         told_at=report.at if report else None,
         loss=report.loss if report and report.loss is not None else losses[-1].loss if losses else None,
-        gpu_memory_bytes=report.gpu_memory_bytes if report else None,
-        gpu_busy=report.gpu_busy if report else None,
+        **(picked(report, *GPU_METRICS) if report else {}),
+        vram_gib=pools[run.pool].vram_gib if run and run.pool in pools else 0.0,
         trend=_trend([one.loss for one in losses if one.loss is not None]),
         held_out_loss=held[-1].held_out_loss if held else None,
         losses=_drawn(held, losses),

@@ -23,7 +23,7 @@ from scheduler.report.document import document_of
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
-from scheduler.report.report import JobSpeed, JudgedVersion, Report, ReportFacts, report_of
+from scheduler.report.report import JobSpeed, JudgedVersion, Report, ReportFacts, gpus_of, report_of
 from scheduler.service.quota.usage import meters
 from scheduler.store import (
     checkpoints,
@@ -36,6 +36,7 @@ from scheduler.store import (
     queue_waits,
     rates,
     runs,
+    series,
     versions,
 )
 from scheduler.store.engine import Database
@@ -106,6 +107,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
 
         so_far = week.start < now < week.end
         end = now if so_far else week.end
+        gpus = gpus_of(series.gpu_metrics(tx, week.start, end), pools, [record.spec for record in queue])
         this, before = known_at_its_end(week.start, end), known_at_its_end(last.start, last.end)
     return report_of(
         ReportFacts(
@@ -123,6 +125,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             since=since,
             so_far=so_far,
             judged=judged,
+            gpus=gpus,
             later=[entry for entry in entries if entry.at >= end],
         )
     )

@@ -18,10 +18,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from sqlalchemy import Connection
 
+from jobs.lane_report import GPU_METRICS, GpuUse
 from jobs.nouns.window import DAY, Window
 from jobs.payload.trainers.tuning.data.tally import facts_told
 from jobs.problem import NotFound
-from jobs.size import gpu_use, size
+from jobs.size import size
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
 from scheduler.report.chart import STYLE, hues_of, local, short
@@ -395,7 +396,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
         "count": lambda number: NOTHING if number is None else f"{number:,}",
         "short": short,
         "size": size,
-        "gpu_use": gpu_use,
+        "gpu_use": lambda beat: GpuUse(**{name: beat.get(name) for name in GPU_METRICS}).gpu_use,
         "share": share,
         "loss": lambda value: NOTHING if value is None else f"{value:.4g}",
         "arrow": arrow,

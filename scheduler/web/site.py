@@ -237,6 +237,13 @@ def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
 # Metrics in the text formats of Prometheus. docs/status-page.md lists every name.
 _TOTALS_SECONDS = 15
 
+_GPU_METRICS = {
+    "gpu_memory_bytes": "Peak memory of one GPU of live sessions.",
+    "gpu_busy": "Share of the last minute in which the GPUs of live sessions worked, their mean.",
+    "gpu_watts": "Power of the GPUs of live sessions together.",
+    "gpu_throttled": "Share of time in which heat or a power limit slowed the GPUs of live sessions, their mean.",
+}
+
 Sample = tuple[dict[str, str], float]
 
 
@@ -332,6 +339,9 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     waiting = Counter(run.pool for run in queue_waits.attach(tx, runs.live(tx)) if run.wait is not None)
     samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in states]
     yield _metric("uff_pool_sessions_waiting", "Live sessions in their platform's queue.", samples_waiting)
+    for name, words in _GPU_METRICS.items():
+        measured: list[Sample] = [({"pool": p.name}, v) for p in states if (v := getattr(p, name)) is not None]
+        yield _metric(f"uff_pool_{name}", words, measured)
     meters = questions.meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):

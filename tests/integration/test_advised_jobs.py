@@ -8,6 +8,7 @@ import pytest
 
 from jobs.advice.job import could_use_tpu
 from jobs.definition import Definition
+from jobs.lane_report import GpuMetrics
 from jobs.nouns.pool import Pool
 from jobs.problem import Problem
 from jobs.spec import JobSpec
@@ -218,7 +219,8 @@ def test_runs_of_ours_are_what_was_seen() -> None:
     assert (row.card, row.model, row.method, row.steps) == ("4090", "deepseek-coder-6.7b", "qlora", 80)
     assert row.seconds * 0.05 <= 1
     assert row.peak == 0, "nobody told one"
-    (row,) = seen_of_runs([job("--use-4bit")], measured, POOLS, {("big", "desk"): 9 << 30, ("big", "gone"): 1 << 40})
+    gpus = {("big", pool): GpuMetrics(gpu_memory_bytes=peak) for pool, peak in (("desk", 9 << 30), ("gone", 1 << 40))}
+    (row,) = seen_of_runs([job("--use-4bit")], measured, POOLS, gpus)
     assert 9 << 30 < row.peak < 10 << 30, "and the libraries' own"
     assert seen_of_runs([replace(job("--use-4bit"), command=("{python}", "train.py"))], measured, POOLS) == ()
 

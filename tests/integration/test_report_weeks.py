@@ -11,8 +11,9 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.report.document import document_of
 from scheduler.report.renderings import text_of
-from scheduler.store import checkpoints, jobs, ledger, runs
+from scheduler.store import checkpoints, jobs, ledger, runs, series
 from scheduler.store.engine import Database
+from scheduler.store.series import Point
 from scheduler.views.weekly_report import make_report, week_named
 from tests.lab.databases import new_database
 
@@ -97,4 +98,25 @@ def test_the_week_that_goes_on_is_told_so_far(tmp_path: Path) -> None:
     assert (report.so_far, report.end) == (True, now)
     assert report.total.charged == 9 * HOUR  # nothing of the hour to come
     assert "2026-W47, so far" in document_of(report).title
+    database.close()
+
+
+def test_a_week_says_how_its_gpus_were_used(tmp_path: Path) -> None:
+    database = new_database(tmp_path / "x.db")
+    begin(database)
+    assert "GPUs" not in [
+        section.title for section in document_of(make_report(database, {"desk": POOL}, OVER, "UTC", NEXT.end)).sections
+    ]
+    with database.write() as tx:
+        for step, at, busy in ((100, OVER.end - HOUR, 0.3), (200, OVER.end - 1, 0.5), (300, OVER.end, 0.9)):
+            point = Point("ufm", 1, step, at, 2.0, None, gpu_memory_bytes=step << 25, gpu_busy=busy, gpu_watts=70.0)
+            series.note(tx, point, 9_000)
+    (gpus,) = (
+        one
+        for one in document_of(make_report(database, {"desk": POOL}, OVER, "UTC", NEXT.end)).sections
+        if one.title == "GPUs"
+    )
+    assert gpus.table is not None
+    assert gpus.table.rows == (("ufm", "desk", "40 % busy, 6.2 of 16 GiB, 70 W"),)
+    assert gpus.lines == ("ufm leaves half of the memory on desk empty, a larger batch fits.",)
     database.close()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from config.settings import ExportSettings
+from jobs.lane_report import GpuMetrics
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR, WEEK
 from jobs.spec import JobSpec
@@ -18,6 +19,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series
 from scheduler.store.engine import Database
+from scheduler.views.overview import pools_now
 from scheduler.views.training import TrainingProgress, trainings
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
@@ -116,7 +118,19 @@ def test_the_most_memory_that_sessions_told_is_known_by_pool(world: SimpleNamesp
     for step, told_bytes in ((50, 5 << 30), (110, 4 << 30)):
         told(world, 60, step=step, loss=2.0, steps_per_second=0.1, gpu_memory_bytes=told_bytes)
     with world.database.read() as tx:
-        assert series.peaks(tx) == {("ufm", "desk"): 5 << 30}
+        assert series.gpu_metrics(tx) == {("ufm", "desk"): GpuMetrics(gpu_memory_bytes=5 << 30)}
+
+
+def test_what_its_gpus_report_is_shown_and_kept_as_series(world: SimpleNamespace) -> None:
+    told(world, 60, step=50, gpu_memory_bytes=6 << 30, gpu_busy=0.41, gpu_watts=209.6, gpu_throttled=0.12)
+    assert seen(world).gpu_use == "41 % busy, 6.0 of 16 GiB, 210 W, throttled 12 % of the time"
+    with world.database.read() as tx:
+        (pool,) = pools_now(tx, world.ports.pools, runs.live(tx), world.clock.present)
+        (point,) = series.of_job(tx, "ufm")
+    assert pool.gpu_use == seen(world).gpu_use
+    assert (point.gpu_watts, point.gpu_throttled) == (209.6, 0.12)
+    told(world, 60, step=110, gpu_busy=0.5, gpu_watts=None, gpu_throttled="often")
+    assert seen(world).gpu_use == "50 % busy"
 
 
 def test_of_many_points_as_many_are_kept_as_a_picture_shows(database: Database) -> None:

@@ -43,6 +43,8 @@ HONEST: dict[str, Any] = {
     "padding": 0.125,
     "gradient_norm": 0.5,
     "gpu_busy": 0.75,
+    "gpu_watts": 140.5,
+    "gpu_throttled": 0.25,
     "training_data": {
         "records": {"messages": 7},
         "left_out": [["it has no answer", 2, "train-0.jsonl:3"]],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.notify.exports import add_events, calendar_of, crc32c, csv_of, first_record, newest, record
 from scheduler.report.timeline import LaneBar, Phase, TimelineSession
-from scheduler.store.series import Point
+from scheduler.store.series import FIGURES, Point
 
 AT = 1_795_262_400  # Sat 2026-11-21 12:00 UTC
 
@@ -96,12 +96,28 @@ def test_a_file_only_grows_and_mends_what_a_crash_cut_off(tmp_path: Path) -> Non
 
 
 def test_series_are_a_table(tmp_path: Path) -> None:
-    figures = Point("ufm", 1, 30, AT + 30, 3.5, None, 1000.0, 0.5, 0.25, 1.5, 1024.0, 0.25)
+    assert ",".join(FIGURES).endswith("gradient_norm,gpu_memory_bytes,gpu_busy,gpu_watts,gpu_throttled")
+    figures = Point(
+        "ufm",
+        1,
+        30,
+        AT + 30,
+        3.5,
+        None,
+        tokens_per_second=1000.0,
+        step_seconds_p90=0.5,
+        padding=0.25,
+        gradient_norm=1.5,
+        gpu_memory_bytes=1024,
+        gpu_busy=0.25,
+        gpu_watts=70.5,
+        gpu_throttled=0.125,
+    )
     assert csv_of([*points(10, 20), figures]).splitlines() == [
-        "attempt,step,at,loss,held_out_loss,tokens_per_second,step_seconds_p90,padding,gradient_norm,gpu_memory_bytes,gpu_busy",
-        "1,10,2026-11-21T12:00:10Z,3.9,,,,,,,",
-        "1,20,2026-11-21T12:00:20Z,3.8,2.0,,,,,,",
-        "1,30,2026-11-21T12:00:30Z,3.5,,1000.0,0.5,0.25,1.5,1024.0,0.25",
+        ",".join(("attempt", "step", "at", *FIGURES)),
+        "1,10,2026-11-21T12:00:10Z,3.9,,,,,,,,,",
+        "1,20,2026-11-21T12:00:20Z,3.8,2.0,,,,,,,,",
+        "1,30,2026-11-21T12:00:30Z,3.5,,1000.0,0.5,0.25,1.5,1024,0.25,70.5,0.125",
     ]
 
 

@@ -23,7 +23,7 @@ QUESTIONS = {
     "second account": "Use a second Kaggle account",
     "back up and restore": "Back up and restore",
     "upgrade and go back": "Upgrade, and go back to the old version",
-    "see gpu memory": "See GPU memory and utilisation",
+    "see gpu memory": "See GPU memory, utilisation and power",
     "stop everything now": "Stop everything now",
     "metrics to grafana": "Show metrics in Grafana",
     "report recipients": "Set the recipients of the report",

@@ -171,11 +171,11 @@ def test_spans_are_told_in_words(seconds: float, words: str) -> None:
 def test_idle_gpus_end_a_command_that_reports_steps() -> None:
     """The time counts from the first report below the share, begins again after one above it, and stops in a sleep."""
     session = Session(StallLimits(idle_seconds=600, idle_below=0.05))
-    session.meter.note_gpus(0.04, 1)
+    session.meter.note_gpus(1, {"gpu_busy": 0.04})
     assert session.until(600) is None
-    session.meter.note_gpus(0.05, 1)
+    session.meter.note_gpus(1, {"gpu_busy": 0.05})
     assert session.until(700) is None
-    session.meter.note_gpus(0.01, 1)
+    session.meter.note_gpus(1, {"gpu_busy": 0.01})
     assert session.until(730) is None
     assert session.watch.due_at(session.meter) == 730 + 600
     session.now += 300 - 30  # no look for so long: the machine was suspended
@@ -190,5 +190,5 @@ def test_no_rule_and_no_measurement_let_gpus_be_idle() -> None:
     for limits, busy in ((StallLimits(), 0.0), (StallLimits(idle_seconds=60, idle_below=0.05), None)):
         session = Session(limits)
         if busy is not None:
-            session.meter.note_gpus(busy, 1)
+            session.meter.note_gpus(1, {"gpu_busy": busy})
         assert session.until(9_000) is None

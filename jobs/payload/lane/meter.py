@@ -112,10 +112,10 @@ class LaneMeter:
         if memory is not None:
             self.gpu_memory_bytes, self._names_memory = memory, True
 
-    def note_gpus(self, busy: float, memory_bytes: int) -> None:
-        """Note the GPU utilisation (0 to 1), and the memory in use unless the command reports it."""
-        self.telemetry["gpu_busy"] = busy
-        if not self._names_memory:
+    def note_gpus(self, memory_bytes: int | None, metrics: Mapping[str, float]) -> None:
+        """Note metrics of GPUs by their names in TELEMETRY, and the memory in use unless the command reports it."""
+        self.telemetry.update(metrics)
+        if memory_bytes is not None and not self._names_memory:
             self.gpu_memory_bytes = max(self.gpu_memory_bytes or 0, memory_bytes)
 
     def _judge_loss(self, value: Any) -> None:

@@ -208,7 +208,11 @@ def _files(folder: Path) -> Iterator[Path]:
 # The GPUs of a lane: whether they are the expected ones, their utilisation and memory.
 _TOOL = "nvidia-smi"
 _NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
-_USE = (_TOOL, "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+_USE = "index,utilization.gpu,memory.used,power.draw"
+# Drivers before 535 know only the second name of the reasons why clocks are low, newer ones may drop it.
+_REASONS = (",clocks_event_reasons.active", ",clocks_throttle_reasons.active", "")
+_THROTTLED = 0xEC  # of these reasons: a power limit, heat, and the slowdown and power brake of the hardware
+_UNKNOWN_FIELD = 2  # exit code
 _ANSWER_SECONDS = 60
 _EVERY_SECONDS = 60.0
 
@@ -234,6 +238,8 @@ class GpuWatch:
 
     def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
         self._meter, self._devices, self._lane = meter, frozenset(devices), lane
+        self._reasons = list(_REASONS)
+        self._throttled: list[bool] = []  # by sample
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -251,22 +257,49 @@ class GpuWatch:
                 self.look()
             except FileNotFoundError:
                 return  # no NVIDIA driver here
-            except (OSError, subprocess.SubprocessError, ValueError) as error:
+            except (OSError, subprocess.SubprocessError) as error:
                 if not logged:
-                    log(self._lane, f"nvidia-smi does not say how busy the GPUs are: {error}")
+                    log(self._lane, f"nvidia-smi does not report the use of the GPUs: {error}")
                 logged = True
 
     def look(self) -> None:
-        """Report mean utilisation and highest memory use. Raises OSError, SubprocessError, ValueError."""
-        rows = [[int(value) for value in line.split(",")] for line in _ask(_USE) if line.strip()]
-        ours = [(percent, mebibytes) for index, percent, mebibytes in rows if index in self._devices]
-        if ours:
-            self._meter.note_gpus(sum(percent for percent, _ in ours) / len(ours) / 100, max(m for _, m in ours) << 20)
+        """Report what the GPUs report: a field that one does not know is left out. Raises OSError, SubprocessError."""
+        rows = [line.split(",") for line in self._query()]
+        ours = [[_number(cell) for cell in row[1:]] for row in rows if _number(row[0]) in self._devices]
+        busy, memory, watts, reasons = (
+            [value for row in ours for value in row[field : field + 1] if value is not None] for field in range(4)
+        )
+        metrics: dict[str, float] = {}
+        if busy:
+            metrics["gpu_busy"] = sum(busy) / len(busy) / 100
+        if watts:
+            metrics["gpu_watts"] = sum(watts)
+        if reasons:
+            self._throttled.append(any(int(active) & _THROTTLED for active in reasons))
+            metrics["gpu_throttled"] = sum(self._throttled) / len(self._throttled)
+        self._meter.note_gpus(int(max(memory)) << 20 if memory else None, metrics)
+
+    def _query(self) -> list[str]:
+        try:
+            return _ask((_TOOL, f"--query-gpu={_USE}{self._reasons[0]}", "--format=csv,noheader,nounits"))
+        except subprocess.CalledProcessError as error:
+            if error.returncode != _UNKNOWN_FIELD or not self._reasons[1:]:
+                raise
+            self._reasons.pop(0)
+            return self._query()
 
 
 def _ask(words: tuple[str, ...]) -> list[str]:
     answer = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
     return answer.stdout.splitlines()
+
+
+def _number(cell: str) -> float | None:
+    """Return a number of nvidia-smi; None for words such as [N/A] and [Not Supported]."""
+    text = cell.strip()
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
+        return int(text, 16)
+    return float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None
 
 
 def _plain(name: str) -> str:

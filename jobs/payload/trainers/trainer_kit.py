@@ -58,7 +58,8 @@ class Training:
     def progress(self, step: int, **values: float) -> None:
         """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes.
 
-        Also tokens_per_second, step_seconds_p90, padding (a share), gradient_norm and gpu_busy (a share).
+        Also tokens_per_second, step_seconds_p90, padding, gradient_norm, gpu_busy, gpu_watts and gpu_throttled (shares
+        are 0 to 1).
         """
         if threading.current_thread() is threading.main_thread():
             self._listen()

@@ -250,7 +250,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
         wishes = replace(wishes, usd_per_hour=pool.price_microdollars_per_hour / 1e6)
     with cli.app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx)]
-        measurements = seen_of_runs(specs, rates.everything(tx), cli.app.pools, series.peaks(tx))
+        measurements = seen_of_runs(specs, rates.everything(tx), cli.app.pools, series.gpu_metrics(tx))
     return card, pool.devices_per_session, wishes, measurements
 
 

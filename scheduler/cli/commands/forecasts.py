@@ -84,6 +84,9 @@ def show_advice(cli: Cli, hours: float = HOURS) -> None:
     commands = [f"{row.command}    # {row.verdict}: {row.why}" for row in advice.jobs if row.command]
     why = "imports JAX or torch_xla, so it could use a TPU"
     commands += [f"schedctl queue edit {job} --set needs.accelerator=any    # {why}" for job in advice.for_tpu]
+    for one in advice.half_empty:
+        change = " --set needs.devices=1" if one.devices > 1 else ""
+        commands.append(f"schedctl queue edit {one.job}{change}    # {one.offer} ({one.gpu_use})")
     for line in ["", *commands] if commands else []:
         out.line(line)
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from jobs.duration import parse_duration
 from jobs.nouns.pool import Pool
-from jobs.size import gpu_use
 from scheduler.cli.commands.complete import PoolName, pool_names
 from scheduler.cli.shell.command import Listing, Reason, argument, command, option, parsed
 from scheduler.cli.shell.context import Cli
@@ -30,7 +29,16 @@ def list_(cli: Cli) -> None:
     cli.out.data({"pools": [_json(*pool) for pool in rows]})
     cli.out.table(
         (
-            *("pool", "state", "---platform", "--~accelerator", "--->devices", "---->memory", "--->peak", ">sessions"),
+            *(
+                "pool",
+                "state",
+                "---platform",
+                "--~accelerator",
+                "--->devices",
+                "---->memory",
+                "---GPU use",
+                ">sessions",
+            ),
             *("-->cap", "-~hours", "----~source", "~why"),
         ),
         [_row(cli, *pool) for pool in rows],
@@ -76,7 +84,7 @@ def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
 def _json(pool: Pool, state: PoolNow) -> dict[str, Any]:
     return {
         **asdict(state),
-        **picked(pool, "devices_per_session", "devices_max", "session_cap_seconds", "session_seconds_min", "vram_gib"),
+        **picked(pool, "devices_per_session", "devices_max", "session_cap_seconds", "session_seconds_min"),
         **picked(pool, "price_microdollars_per_hour", "source", "as_of"),
         "image": pool.options.get("image", ""),
         "device_counts": list(pool.device_counts),
@@ -97,7 +105,7 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
         if pool.device_counts
         else str(pool.devices_per_session),
         f"{pool.vram_gib:g} GiB" if pool.vram_gib else "",
-        gpu_use(state.gpu_memory_bytes, state.gpu_busy),
+        state.gpu_use,
         f"{state.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
         ", ".join(map(str, pool.hours)) or "always",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.size import gpu_use
 from scheduler.cli.parts import OVER
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import Output, amount, figure, share
@@ -99,7 +98,7 @@ def sections(
         ),
         ScreenTable(
             SESSIONS,
-            ("job", "-pool", ">step", ">loss", "-->gpu memory", "reported", "--ends", "---run"),
+            ("job", "-pool", ">step", ">loss", "--gpu", "reported", "--ends", "---run"),
             tuple(
                 _lane(going[lane.job], run, state.at, out)
                 for run in state.live
@@ -178,7 +177,7 @@ def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str
     health = going.health if going.health != "trains" else ""
     reported = health or ("" if going.told_at is None else ago(now - going.told_at))
     loss = f"{figure(going.loss)} {arrow(going.trend)}".strip()
-    gpu = gpu_use(going.gpu_memory_bytes, going.gpu_busy).removesuffix(" busy")
+    gpu = going.gpu_use.replace(" busy", "").replace(" of the time", "")
     return (going.job, run.pool, f"{going.step:,}", loss, gpu, reported, when(run.deadline, now, out.zone), run.key)
 
 
@@ -299,6 +298,6 @@ def facts(going: TrainingProgress, now: int, zone: str) -> list[tuple[str, str]]
         ("loss", f"{figure(going.loss)}{level}" if going.loss is not None else ""),
         ("held-out", figure(going.held_out_loss)),
         ("speed", f"{speed}, estimated" if speed and going.guessed else speed),
-        ("GPU", gpu_use(going.gpu_memory_bytes, going.gpu_busy)),
+        ("GPU", going.gpu_use),
         ("ETA", end),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 from jobs.advice.seen import Measurement
 from jobs.advice.shape import Card, Setup
 from jobs.grouping import grouped
-from jobs.lane_report import LaneReport
+from jobs.lane_report import GpuMetrics, LaneReport
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY, HOUR
 from jobs.payload.lane.meter import CLOSING
@@ -292,11 +292,11 @@ def seen_of_runs(
     specs: Iterable[JobSpec],
     measured: Mapping[tuple[str, str], RateRecord],
     pools: Mapping[str, Pool],
-    peaks: Mapping[tuple[str, str], int] | None = None,
+    gpus: Mapping[tuple[str, str], GpuMetrics] | None = None,
 ) -> tuple[Measurement, ...]:
-    """Return the measurements of our sessions for the adviser; ``measured`` and ``peaks`` are by job and pool.
+    """Return the measurements of our sessions for the adviser; ``measured`` and ``gpus`` are by job and pool.
 
-    ``peaks`` are bytes that torch used; the memory of libraries is added.
+    The memory of ``gpus`` is what torch used; that of libraries is added.
     """
     advised = {spec.name: spec for spec in specs if is_advised(spec)}
     if not advised:
@@ -313,7 +313,7 @@ def seen_of_runs(
         setup = setup_of_job(spec.command, _inputs(spec), card)
         if setup is None:
             continue
-        peak = (peaks or {}).get((job, pool), 0)
+        peak = (gpus or {}).get((job, pool), GpuMetrics()).gpu_memory_bytes or 0
         row = Measurement(
             card=card.name,
             model=setup.shape.name,

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.store.manifest import Component, Manifest
-from jobs.spec import Code, QualityGate, StopRule
+from jobs.spec import Code, Needs, QualityGate, StopRule
 from scheduler.cli.shell.exits import Exit
-from scheduler.store import checkpoints, jobs, rates
+from scheduler.store import checkpoints, jobs, rates, series
 from scheduler.store.engine import Database
+from scheduler.store.series import Point
 from tests.integration.cli.conftest import NOW, spec
 from tests.lab.typed import Typed
 
@@ -155,3 +156,28 @@ def test_the_advice_names_jobs_that_could_use_a_tpu(world: Database, schedctl: S
     assert schedctl("--json", "advise", "hours").document["advice"]["for_tpu"] == []
     refused = schedctl("advise", "deepseek-coder-1.3b", "--on", "tpu")
     assert "finetune needs torch with CUDA" in refused.err
+
+
+def test_a_job_that_leaves_a_gpu_half_empty_is_offered_more_work_for_it(world: Database, schedctl: Schedctl) -> None:
+    """On several devices also a partner in its session; the command for it is refused only while it trains."""
+
+    def half_empty() -> list[tuple[str, str]]:
+        advice = schedctl("--json", "advise", "hours").document["advice"]
+        return [(row["job"], row["pool"]) for row in advice["half_empty"]]
+
+    def report(step: int, memory_bytes: int, at: int = NOW - 60) -> None:
+        gpus = {"gpu_busy": 0.41, "gpu_watts": 61.0}
+        with world.write() as tx:
+            series.note(tx, Point("uff-main", 1, step, at, 2.0, None, gpu_memory_bytes=memory_bytes, **gpus), 1_000)
+
+    report(10, 9 << 30, NOW - 8 * 86_400)
+    assert half_empty() == []
+    report(20, 7 << 30)
+    assert half_empty() == [("uff-main", "kaggle")]
+    have(world, "uff-main", needs=Needs(devices_min=2, devices_max=2))
+    (line,) = [line for line in schedctl("advise", "hours").out.splitlines() if "half" in line and "uff-main" in line]
+    assert "a larger batch fits, or it could share the session with another job" in line
+    assert line.endswith("(41 % busy, 7.0 of 15 GiB, 61 W)")
+    assert "First let it end: schedctl queue hold uff-main" in schedctl(*line.partition("#")[0].split()[1:]).err
+    report(30, 8 << 30)
+    assert half_empty() == []

@@ -107,6 +107,8 @@ POOL = {
     "sessions_live",
     "gpu_memory_bytes",
     "gpu_busy",
+    "gpu_watts",
+    "gpu_throttled",
     "session_cap_seconds",
     "session_seconds_min",
     "vram_gib",
@@ -138,7 +140,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue forecast ufm", {"forecast": FORECAST}),
     (
         "advise hours",
-        {"advice": {"start", "end", "hours", "free_hours", "jobs", "for_tpu"}},
+        {"advice": {"start", "end", "hours", "free_hours", "jobs", "for_tpu", "half_empty"}},
     ),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def test_metrics_tell_what_the_api_tells(site: Any) -> None:
         f'state="{state}"': count for state, count in status["jobs"].items()
     }
     assert sum(found["uff_pool_sessions"].values()) == status["runs_live"] == 3
+    (kaggle,) = (pool for pool in status["pools"] if pool["name"] == "kaggle")
+    for name, value in (("memory_bytes", 6 << 30), ("busy", 0.41), ("watts", 3 * 68.0), ("throttled", 0.12)):
+        assert found[f"uff_pool_gpu_{name}"] == {'pool="kaggle"': pytest.approx(value)}
+        assert kaggle[f"gpu_{name}"] == pytest.approx(value)
     for meter in site.json("/api/v1/quota")["quotas"]:
         unit, scale = ("seconds", 1) if meter["unit"] == "seconds" else ("dollars", 1_000_000)
         labels = f'pool="{meter["pool"]}",quota="{meter["quota"]}"'

@@ -236,7 +236,8 @@ def _live_runs(
         runs.change_state(tx, key, sent, running, "accept", begun)
         for lane in lanes:
             beat = {"step": steps[lane.job] + 250, "loss": 1.734, "steps_per_second": 0.17, "phase": "training"}
-            runs.note_heartbeat(tx, key, lane.index, beat)
+            gpus = {"gpu_memory_bytes": 6 << 30, "gpu_busy": 0.41, "gpu_watts": 68.0, "gpu_throttled": 0.12}
+            runs.note_heartbeat(tx, key, lane.index, {**beat, **(gpus if pool == "kaggle" else {})})
         ledger.append(tx, [LedgerEntry(EntryKind.HOLD, pool, key, begun, run.held_until, begun)])
         found.append(run)
     return found
