@@ -302,8 +302,8 @@ def judge(
     """Return the judgement of a version by its scores and those of the promoted version, if there is one.
 
     Without a promoted version only thresholds are evaluated. The verdict is ``error``, never a pass, if scores cannot
-    be compared (another test set, scorer or items), if a metric is missing, or if there is no gate. ``leaks`` is the
-    share of the test set that was seen in training, None if unknown.
+    be compared (another test set, scorer or items), if a metric is missing, or if there is no gate. ``leaks`` are the
+    items of the test set that were seen in training, None if unknown.
     """
     if not gates:
         return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
@@ -314,8 +314,24 @@ def judge(
     guards = [place for place in judged if findings[place].gate.kind == "no_harm"]
     for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
         findings[place] = finding
+    leaks = leaks and _with_means(gates, scores, leaks)
     findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
     return replace(_verdict(tuple(findings), scores), notes=scores.notes, leaks=leaks)
+
+
+def _with_means(gates: Sequence[QualityGate], scores: Scores, leaks: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the leaks with ``means``, by metric: over all items, and over those that were not seen."""
+    seen = frozenset(leaks.get("leaked", ()))
+    means, sentences = {}, list(leaks.get("sentences", ()))
+    for metric in dict.fromkeys(gate.metric for gate in gates):
+        values = scores.by_metric.get(metric, {})
+        unseen = {item: score for item, score in values.items() if item not in seen}
+        if len(unseen) < len(values):
+            means[metric] = {"all": _mean(values), "unseen": _mean(unseen) if unseen else None}
+            without = f"{_mean(unseen):.4g} over the {len(unseen)} not seen" if unseen else "all of which were seen"
+            sentences.append(f"{metric} is {_mean(values):.4g} over {counted(len(values), 'item')}, {without}")
+    kept = {key: value for key, value in leaks.items() if key != "leaked"}  # up to 100,000 ids
+    return {**kept, "sentences": sentences, "means": means} if means else kept
 
 
 def _unless_leaked(finding: Finding, leaks: Mapping[str, Any]) -> Finding:

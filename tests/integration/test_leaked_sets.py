@@ -71,14 +71,17 @@ def evidence(world: World) -> Any:
 def test_a_set_that_an_ancestor_saw_refuses_the_version_and_the_report_says_who(world: World, tmp_path: Path) -> None:
     leaky, clean = corpus(tmp_path, "one", TEXTS[:2]), corpus(tmp_path, "two", [])
     begin(world, leaky, clean)
-    world.judged("a", passing(1.0))
+    world.judged("a", [1.0, 1.0] + [0.5] * (ITEMS - 2))
     assert world.states() == [(1, "rejected")]
     found = evidence(world)
     saw = f"main at step 100 saw 2 of 40 items (2 passage) in corpus {leaky}"
-    assert found["leaks"]["sentences"] == [f"ufm@1 saw 0 of 40 items in corpus {clean}", saw]
+    means = "atomicity is 0.525 over 40 items, 0.5 over the 38 not seen"
+    assert found["leaks"]["sentences"] == [f"ufm@1 saw 0 of 40 items in corpus {clean}", saw, means]
+    assert found["leaks"]["means"] == {"atomicity": {"all": 0.525, "unseen": 0.5}}
+    assert "leaked" not in found["leaks"]  # of a large set they would be megabytes in the database
     assert found["reason"] == (
         "atomicity: 5.0% of the test set was seen in training, at most 1.0% may be: "
-        f"ufm@1 saw 0 of 40 items in corpus {clean}; {saw}"
+        f"ufm@1 saw 0 of 40 items in corpus {clean}; {saw}; {means}"
     )
     assert found["leaks"]["corpora"][1]["items"]["item-0"] == {"kind": "passage", "source": "one.jsonl"}
     report = make_report(world.database, world.ports.pools, week_named("this", "UTC", NOW), "UTC", NOW + 60)

@@ -75,6 +75,18 @@ def test_what_was_seen_of_a_set_refuses_unless_the_corpus_itself_held_it_out(
     assert judge([gate], scored(ones(6, 10)), None, leaks).verdict == verdict
 
 
+def test_a_set_of_which_all_was_seen_has_no_mean_without_leaks() -> None:
+    gate = QualityGate("pass", "threshold", minimum=0.5, leak="report")
+    scores = scored(ones(6, 10))
+    leaks = {"share": 1.0, "sentences": [], "leaked": sorted(scores.by_metric["pass"])}
+    found = judge([gate], scores, None, leaks).leaks
+    assert found == {
+        "share": 1.0,
+        "sentences": ["pass is 0.6 over 10 items, all of which were seen"],
+        "means": {"pass": {"all": 0.6, "unseen": None}},
+    }
+
+
 def test_the_first_version_is_asked_thresholds_only() -> None:
     gates = [QualityGate("pass", "threshold", minimum=0.5), BETTER, GUARD]
     found = judge(gates, scored(ones(6, 10)), None)

@@ -103,8 +103,9 @@ def leaks_of(
 ) -> dict[str, Any]:
     """Return the items that occur in the corpora of :func:`lineage`, in plain JSON types.
 
-    ``share`` is None if nothing could be compared. A corpus that was not compared has ``why``: it is not in ``folder``,
-    or its reading ``failed``. ``shared`` is the share of an item that a text contains.
+    ``share`` is None if nothing could be compared; ``leaked`` are the ids of all items that were seen. A corpus that
+    was not compared has ``why``: it is not in ``folder``, or its reading ``failed``. ``shared`` is the share of an item
+    that a text contains.
     """
     here = folder.versions() if folder is not None else []
     index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if here else {}, shared)
@@ -130,7 +131,8 @@ def leaks_of(
         by_kind = f" ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})" if kinds else ""
         sentences.append(f"{who} saw {len(seen_in)} of {len(items)} items{by_kind} in corpus {corpus}")
     share = len(leaked) / len(items) if any("seen" in row for row in rows) else None
-    return {"items": len(items), "seen": len(leaked), "share": share, "sentences": sentences, "corpora": rows}
+    counts = {"items": len(items), "seen": len(leaked), "share": share}
+    return {**counts, "leaked": sorted(leaked), "sentences": sentences, "corpora": rows}
 
 
 def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
