@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from jobs.problem import NotFound
-from scheduler.core.version import VersionState, next_state, version_name
+from scheduler.core.version import VersionState, next_state, split_version, version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.schema import model_versions, models, promotions
@@ -96,9 +96,15 @@ def find(tx: Connection, model: str, number: int) -> Version | None:
 
 def get(tx: Connection, model: str, number: int) -> Version:
     """Return one version. Raises NotFound."""
-    version = find(tx, model, number)
+    return named(tx, version_name(model, number))
+
+
+def named(tx: Connection, name: str) -> Version:
+    """Return the version of a name such as ``ufm@3``. Raises NotFound."""
+    parts = split_version(name)
+    version = find(tx, *parts) if parts else None
     if version is None:
-        raise unknown_version(version_name(model, number))
+        raise NotFound("unknown version", "no version has this name", "See `schedctl models list`", name)
     return version
 
 
@@ -159,8 +165,3 @@ def note_promotion(tx: Connection, promotion: Promotion) -> None:
     tx.execute(insert(promotions), asdict(promotion))
     changes = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
     events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, changes)
-
-
-def unknown_version(name: str) -> NotFound:
-    """Return the error for an unknown version."""
-    return NotFound("unknown version", "no version has this name", "See `schedctl models list`", name)

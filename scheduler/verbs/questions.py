@@ -23,7 +23,6 @@ from jobs.spec import EVALUATE
 from scheduler.core.job import Active, Done
 from scheduler.core.quota import Meter
 from scheduler.core.reasons import Reason
-from scheduler.core.version import split_version
 from scheduler.core.why import in_queue
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
@@ -76,7 +75,6 @@ from scheduler.views.coming_week import ComingWeek, coming_week
 from scheduler.views.curve_forecasts import HOURS, HoursAdvice, JobCurve, JobForecast, hours_advice
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, picked, plan_json, run_json, wait_json
 from scheduler.views.long_work import long_work
-from scheduler.views.models import VersionFacts
 from scheduler.views.needs import needs
 from scheduler.views.overview import PoolNow, daemon_health, pools_now
 from scheduler.views.plan_history import compare
@@ -423,15 +421,7 @@ def models_list(source: Source) -> list[views.Model]:
 def models_show(source: Source, version: Name) -> shapes.Data:
     """One version, such as ``ufm@3``, with its verdicts and what they rest on."""
     with source.read() as tx:
-        return version_facts(tx, version).document()
-
-
-def version_facts(tx: Connection, name: str) -> VersionFacts:
-    """Return all details of a version, named like ``ufm@3``. Raises NotFound."""
-    named = split_version(name)
-    if named is None:
-        raise versions.unknown_version(name)
-    return views.facts(tx, versions.get(tx, *named))
+        return views.facts(tx, versions.named(tx, version)).document()
 
 
 def span_around(now: int, zone: str) -> Window:

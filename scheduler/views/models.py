@@ -15,6 +15,7 @@ from scheduler.core.version import Deployment, VersionState
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
 from scheduler.store.evaluations import EvaluationJob, Overrule, StoredVerdict
 from scheduler.store.versions import Promotion, Version
+from scheduler.views.documents import picked
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +155,11 @@ def _model(tx: Connection, name: str, versions_of_model: Sequence[Version]) -> M
     serving = grouped((one.number, one.target) for one in deployments.of_model(tx, name) if one.state == "serving")
     listed = tuple(
         ListedVersion(
-            name=version.name,
-            model=name,
-            number=version.number,
-            step=version.step,
-            state=version.state,
-            why=version.why,
+            **picked(version, "name", "model", "number", "step", "state", "why", "created_at"),
             in_force=version.number == force,
             promoted=version.number == force,
             parent=_parent(tx, version),
             serving=tuple(serving.get(version.number, ())),
-            created_at=version.created_at,
         )
         for version in versions_of_model
     )

@@ -29,7 +29,7 @@ from scheduler.report.chart import STYLE, hues_of, local, short
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import compare_losses_svg, loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import jobs, outbox
+from scheduler.store import jobs, outbox, versions
 from scheduler.verbs import archive, questions
 from scheduler.verbs.arguments import Channel, JobState, Page, Week
 from scheduler.verbs.arguments import Name as JobName
@@ -257,7 +257,7 @@ class Pages:
     def version(self, name: JobName) -> HTMLResponse:
         """One version, with what it was judged by."""
         with self._source.read() as tx:
-            return self._page("model.html", "models", tx, found=questions.version_facts(tx, name))
+            return self._page("model.html", "models", tx, found=views.facts(tx, versions.named(tx, name)))
 
     def quota(self) -> HTMLResponse:
         """What is left of every quota."""

@@ -18,8 +18,8 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, amount, figure, hours
 from scheduler.service.requests import checkpoint_files
 from scheduler.service.requests.checkpoint_files import Merge, export, is_adapter
-from scheduler.service.requests.models import meant, meant_exactly
-from scheduler.store import checkpoints, jobs
+from scheduler.service.requests.models import meant
+from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
 from scheduler.views.models import Model, ModelCost, VersionFacts
@@ -90,7 +90,7 @@ def show_version(cli: Cli, version: NamedVersion) -> None:
 def compare(cli: Cli, first: VersionName, second: VersionName) -> None:
     """Compare two versions: what they are made of, and what quality gates measured."""
     with cli.app.database.read() as tx:
-        both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
+        both = [models.facts(tx, versions.named(tx, name)) for name in (first, second)]
     documents = [facts.document() for facts in both]
     measured = [_measured(facts) for facts in both]
     metrics = sorted({*measured[0], *measured[1]})

@@ -26,6 +26,7 @@ from scheduler.judge.evidence import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer, served_parts
 from scheduler.service.requests import models
 from scheduler.service.requests.ab_tests import result, specs_of
+from scheduler.service.versions import promotion
 from scheduler.service.versions.look import read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.versions import Version
@@ -62,7 +63,8 @@ def evaluate(
 @command('schedctl models promote ufm@3 --reason "better on what users ask"')
 def promote(cli: Cli, version: VersionName, reason: Reason = "") -> None:
     """Promote an accepted version. The version before is retired and can be promoted again."""
-    promoted = models.promote(cli.app.database, version, reason, cli.now, cli.who)
+    with cli.app.database.write() as tx:
+        promoted = promotion.promote(tx, versions.named(tx, version), reason, cli.now, cli.who)
     _changed(cli, promoted.model, f"{promoted.name} is promoted.")
 
 
@@ -72,7 +74,10 @@ def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
 
     After that, no version is promoted automatically until a person promotes one.
     """
-    withdrawn, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
+    why = _needed(reason)
+    with cli.app.database.write() as tx:
+        jobs.get(tx, model, removed=True)
+        withdrawn, back = promotion.rollback(tx, model, why, cli.now, cli.who)
     _changed(cli, model, f"{withdrawn.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
 
 
@@ -88,7 +93,9 @@ def overrule(
 ) -> None:
     """Replace the result of an evaluation by yours. Both stay on record, with your reason."""
     verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
-    overruled = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
+    why = _needed(reason)
+    with cli.app.database.write() as tx:
+        overruled = promotion.overrule(tx, versions.named(tx, version), verdict, why, cli.now, cli.who)
     _changed(cli, overruled.model, f"{overruled.name} is {overruled.state}.")
 
 

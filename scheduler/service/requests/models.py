@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from sqlalchemy import Connection
 
@@ -71,35 +70,6 @@ def evaluate(  # noqa: PLR0913 - the stores, the request and its author
         )
         job = promotion.evaluate(tx, record, version, test_set, bundle, now, by)
         return versions.get(tx, version.model, version.number), job
-
-
-def promote(database: Database, name: str, why: str, now: int, by: str) -> Version:
-    """Promote a version. Raises NotFound, Refusal."""
-    with database.write() as tx:
-        return promotion.promote(tx, meant_exactly(tx, name), why, now, by)
-
-
-def rollback(database: Database, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Roll back the promoted version of a model. Raises UnknownJob, Refusal."""
-    with database.write() as tx:
-        jobs.get(tx, model, removed=True)
-        return promotion.rollback(tx, model, why, now, by)
-
-
-def overrule(
-    database: Database, name: str, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
-) -> Version:
-    """Replace the result of an evaluation by a person's decision. Raises NotFound, Refusal."""
-    with database.write() as tx:
-        return promotion.overrule(tx, meant_exactly(tx, name), verdict, why, now, by)
-
-
-def meant_exactly(tx: Connection, name: str) -> Version:
-    """Return the version named exactly, as ``ufm@3``. Raises NotFound."""
-    named = split_version(name)
-    if named is None:
-        raise versions.unknown_version(name)
-    return versions.get(tx, *named)
 
 
 @dataclass(frozen=True, slots=True)
