@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal, assert_never
 
@@ -40,22 +41,6 @@ class ObservedLimit:
     limit: int
     at: int
     source: str = "observed"
-
-
-@dataclass(frozen=True, slots=True)
-class WindowUsage:
-    """One window of one quota with its use (seconds, or micro-dollars for money)."""
-
-    quota: str
-    window: Window
-    limit: int
-    used: int
-    held: int
-
-    @property
-    def free(self) -> int:
-        """The rest; zero if the limit fell below the use."""
-        return max(0, self.limit - self.used)
 
 
 ACCOUNT = "account"
@@ -128,18 +113,6 @@ def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> li
             return _first_use_windows(quota, charges, start, end)
         case _:
             assert_never(quota)
-
-
-def usage(quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()) -> WindowUsage:
-    """Return the window of ``quota`` at the instant ``at``, with its use and holds."""
-    window = windows(quota, charges, at, at + 1)[0]
-    return WindowUsage(
-        quota=quota.name,
-        window=window,
-        limit=limit_at(quota, at, observed),
-        used=charged_within(quota, charges, window),
-        held=charged_within(quota, [charge for charge in charges if charge.held], window),
-    )
 
 
 def longest(
@@ -283,6 +256,46 @@ class Meter:
     source: str
     as_of: str
     waited: int = 0
+
+
+def meter(pool: str, quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()) -> Meter:
+    """Return the meter of a quota at an instant; ``charges`` must cover its window."""
+    window, limit = windows(quota, charges, at, at + 1)[0], limit_at(quota, at, observed)
+    charged = charged_within(quota, charges, window)
+    held = charged_within(quota, [charge for charge in charges if charge.held], window)
+    source, as_of = quota.source, quota.as_of
+    covering = [one for one in observed if one.quota == quota.name and one.start <= at < one.end]
+    if newest := max(covering, key=lambda one: one.at, default=None):
+        source, as_of = newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()
+    waits = [charge for charge in charges if charge.waited]
+    return Meter(
+        pool=pool,
+        quota=quota.name,
+        unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
+        limit=limit,
+        used=charged - held,
+        held=held,
+        free=max(0, limit - charged),
+        start=window.start,
+        end=window.end,
+        resets_at=_resets_at(quota, charges, window.end, at),
+        source=source,
+        as_of=as_of,
+        waited=(cost_within if isinstance(quota, MoneyQuota) else seconds_within)(waits, window),
+    )
+
+
+def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> int | None:
+    match quota:
+        case RollingQuota(span_seconds=span):
+            leaving = [max(now, charge.start + span) for charge in charges if charge.end + span > now]
+            return min(leaving, default=None)
+        case FirstUseQuota():
+            # A first-use span without any use starts now.
+            opened = any(charge.start < end and charge.end > end - quota.span_seconds for charge in charges)
+            return end if opened else None
+        case _:
+            return None if end == EVER.end else end
 
 
 # First-use spans: a span opens with the first use after the span before closed, whose time may be unknown.

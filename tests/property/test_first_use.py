@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobs.nouns.quota import FirstUseQuota
 from jobs.nouns.window import DAY, HOUR
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.core.quota import BOOKS_SECONDS, ObservedLimit, longest, usage
+from scheduler.core.quota import BOOKS_SECONDS, ObservedLimit, longest, meter
 from scheduler.store.ledger import LOOK_BACK_SECONDS
 from tests.lab.night import share
 
@@ -163,10 +163,10 @@ def test_a_span_opens_when_work_begins() -> None:
     assert longest(quota, used, 13 * HOUR, 12 * HOUR) == HOUR
     assert longest(quota, used, 33 * HOUR, 12 * HOUR) == 4 * HOUR
     assert longest(quota, used, 32 * HOUR, 12 * HOUR) == 5 * HOUR  # one hour in this span, four in the next
-    assert usage(quota, used, 20 * HOUR).window.start == 9 * HOUR
-    assert usage(quota, used, 40 * HOUR).window.start == 40 * HOUR
+    assert meter("lab", quota, used, 20 * HOUR).start == 9 * HOUR
+    assert meter("lab", quota, used, 40 * HOUR).start == 40 * HOUR
     given_up = Charge(9 * HOUR, 12 * HOUR, sign=0, exact=False)
-    assert usage(quota, [given_up], 20 * HOUR).window.start == 20 * HOUR
+    assert meter("lab", quota, [given_up], 20 * HOUR).start == 20 * HOUR
 
 
 def test_a_use_nobody_knows_the_time_of_may_have_left_the_span_to_the_one_after_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from jobs.nouns.window import DAY, HOUR, Calendar, Window
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import ObservedLimit, declared_limit, limit_at, longest, usage, windows
+from scheduler.core.quota import ObservedLimit, declared_limit, limit_at, longest, meter, windows
 from tests.lab.night import share
 
 SPAN = 24  # scaled: one second stands for an hour
@@ -214,7 +214,7 @@ def test_a_limit_seen_for_tomorrow_binds_tomorrow_only() -> None:
 def test_a_limit_that_shrank_below_its_use_leaves_nothing_and_says_so() -> None:
     quota = CalendarQuota("q", 4 * HOUR, Calendar("day"))
     shrunk = [ObservedLimit("q", 0, DAY, HOUR, at=5)]
-    found = usage(quota, [Charge(0, 3 * HOUR)], 4 * HOUR, shrunk)
+    found = meter("pool", quota, [Charge(0, 3 * HOUR)], 4 * HOUR, shrunk)
     assert (found.limit, found.used, found.free) == (HOUR, 3 * HOUR, 0)
     assert longest(quota, [Charge(0, 3 * HOUR)], 4 * HOUR, HOUR, shrunk) == 0
     grown = [*shrunk, ObservedLimit("q", 0, DAY, 5 * HOUR, at=6)]
@@ -256,23 +256,23 @@ def test_more_use_never_leaves_more_room(quota: Quota, charges: list[Charge], st
 
 
 @given(charges=charge_lists(), at=st.integers(-30, 60))
-def test_usage_counts_the_window_and_what_of_it_is_only_held(charges: list[Charge], at: int) -> None:
+def test_a_meter_counts_the_window_and_what_of_it_is_only_held(charges: list[Charge], at: int) -> None:
     for quota in QUOTAS:
-        found = usage(quota, charges, at)
-        inside = [charge.within(found.window.start, found.window.end) for charge in charges]
+        found = meter("pool", quota, charges, at)
+        inside = [charge.within(found.start, found.end) for charge in charges]
         if not isinstance(quota, MoneyQuota):
-            assert found.used == sum(inside)
+            assert found.used + found.held == sum(inside)
             assert found.held == sum(n for n, charge in zip(inside, charges, strict=True) if charge.held)
-        assert found.free == max(0, found.limit - found.used)
+        assert found.free == max(0, found.limit - found.used - found.held)
         if not isinstance(quota, RollingQuota):
-            assert at in found.window
+            assert found.start <= at < found.end
 
 
 @pytest.mark.parametrize("quota", QUOTAS, ids=lambda quota: type(quota).__name__)
 def test_what_is_overspent_leaves_nothing_and_not_less(quota: Quota) -> None:
     spent = [Charge(0, 15, price_microdollars_per_hour=3_600)]
     assert longest(quota, spent, 16, 20, price_microdollars_per_hour=3_600) == 0
-    assert usage(quota, spent, 16).free == 0
+    assert meter("pool", quota, spent, 16).free == 0
 
 
 @example([Charge(0, 1)], 5, SPAN - 5)  # a span that closes as the session ends

@@ -154,7 +154,8 @@ def unpin(cli: Cli, key: Key) -> None:
 
 def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
     try:
-        checkpoint_files.pin(cli.app.database, key, pinned, cli.now, cli.who)
+        with cli.app.database.write() as tx:
+            checkpoints.pin(tx, key, pinned, cli.now, cli.who)
     except NotFound:
         with cli.app.database.read() as tx:
             raise _no_such(tx, key) from None

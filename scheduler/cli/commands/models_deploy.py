@@ -23,7 +23,7 @@ from scheduler.cli.shell.names import meant as near
 from scheduler.cli.shell.output import figure
 from scheduler.core.version import Deployment
 from scheduler.judge.evidence import ALARM
-from scheduler.service.deploy.deployer import FOLDER, Deployer, served_parts
+from scheduler.service.deploy.deployer import FOLDER, Deployer, deploy_now, served_parts
 from scheduler.service.requests import models
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.service.versions import promotion
@@ -130,7 +130,7 @@ def deploy(
     if dry_run:
         _show_plan(cli, deployer, version, to, [(part.name, part.bytes) for part in served_parts(manifest)])
         return
-    done = models.deploy(deployer, version, to, cli.who, reason)
+    done = deploy_now(deployer, version, to, cli.who, reason)
     cli.out.data({"deployment": _document(done)})
     if done.state == "serving":
         cli.out.line(f"{done.version} is deployed to {to}.")

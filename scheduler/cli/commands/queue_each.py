@@ -175,7 +175,7 @@ def weigh(
 @command("schedctl queue move ufm 1")
 def move(cli: Cli, job: Job, place: Annotated[int, argument("POSITION", "1 is the front.", min=1)]) -> None:
     """Move a job in the queue. The position decides between jobs of equal value."""
-    record = queue.move(cli.app.database, job, place, cli.now, cli.who)
+    record = queue.change(cli.app.database, job, cli.now, cli.who, position=place)
     _changed(cli, record, f"is at position {record.position}")
 
 

@@ -24,7 +24,6 @@ from platforms.targets.release import SUMS, open_release, seal
 from scheduler.service.deploy.deployer import fetch_part, make_release
 from scheduler.store import checkpoints, jobs
 from scheduler.store.checkpoints import CheckpointRecord
-from scheduler.store.engine import Database
 from scheduler.store.versions import Version
 
 
@@ -79,12 +78,6 @@ def choose(tx: Connection, job: str, step: int | None) -> Manifest:
         raise Refusal(f"{job} has no good checkpoint yet", remedy=f"See: schedctl checkpoints list {job}")
     steps = ", ".join(str(manifest.step) for manifest in good[:10])
     raise Refusal(f"{job} has no good checkpoint at step {step}, but at {steps}", remedy="Choose one of them")
-
-
-def pin(database: Database, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value to set
-    """Pin a checkpoint, which protects it from expiry, or unpin it. Raises NotFound, Stale."""
-    with database.write() as tx:
-        checkpoints.pin(tx, key, pinned, now, by)
 
 
 # Export: a version as a plain folder for other programs, with its release files, a model card and digests.

@@ -107,12 +107,6 @@ def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
         )
 
 
-def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
-    """Deploy a version to a target now. Raises Refusal, and what ``carry_out`` raises."""
-    may_be_deployed(deployer, version, target)
-    return deploy_now(deployer, version, target, by, why)
-
-
 def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
     """Compare a target with the promoted versions, file by file, and redeploy differences; yield each finished model.
 

@@ -148,7 +148,7 @@ _STORED = {"code", "evaluation", "inputs", "mixture", "requirements"}  # of whic
 
 
 def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
-    """Change fields of a job for its next sessions. Raises UnknownJob, Refused."""
+    """Change fields of a job for its next sessions, or its queue ``position``. Raises UnknownJob, Refused."""
     with database.write() as tx:
         if _STORED & set(fields):
             note(tx, replace(jobs.get(tx, name).spec, **fields))
@@ -221,12 +221,6 @@ def _share_contradiction(tx: Connection, spec: JobSpec) -> str:
     shares = {record.spec.name: record.spec.share for record in jobs.everything(tx)} | {spec.name: spec.share}
     mine = [name for name, share in shares.items() if share is not None and share.partner == spec.name]
     return next((problem for name in (spec.name, *mine) if (problem := wrong_share(name, shares))), "")
-
-
-def move(database: Database, name: str, place: int, now: int, by: str) -> JobRecord:
-    """Move a job to ``place`` (1 is the front). Equal weights are served in this order."""
-    with database.write() as tx:
-        return jobs.change_spec(tx, name, now, by, position=place)
 
 
 def _changed(

@@ -51,7 +51,7 @@ class People:
                 case "weight":
                     queue.change(self._database, name, now, "people", weight=rng.choice((0.5, 2.0, 8.0)))
                 case "move":
-                    queue.move(self._database, name, 1, now, "people")
+                    queue.change(self._database, name, now, "people", position=1)
                 case _ if rng.random() < 0.1:
                     queue.cancel(self._database, name, now, "people")
         except Refusal:
