@@ -161,9 +161,22 @@ def _emulator(
     return Emulator(title, command, rehearsal.folder / f"{folder}.log", input_text)
 
 
-def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[str, Any]]:
-    """Return the pools of a platform to rehearse; with an ``address``, also a pool that is named like the platform."""
-    return [{**one, "platform": platform} if address and one.get("name") == platform else one for one in base["pools"]]
+def _aimed(
+    base: dict[str, Any], platform: str, option: str, given: str, why: str, remedy: str
+) -> tuple[list[Any], str]:
+    """Return the pools of a platform to rehearse, and the address of their server: the given one, or a free one here.
+
+    With a ``given`` address, a pool that is named like the platform becomes one of it. Raises Refusal with ``why`` if
+    no pool is then one of the platform, or if no server answers at that address.
+    """
+    if given:
+        base["pools"] = [{**one, "platform": platform} if one.get("name") == platform else one for one in base["pools"]]
+    ours = [pool for pool in base["pools"] if pool.get("platform") == platform]
+    if given and not ours:
+        raise Refusal(option, why, remedy)
+    if given and not answers(given):
+        raise Refusal(option, f"no server answers at {given}", "Start the server first")
+    return ours, given or f"http://127.0.0.1:{free_port()}"
 
 
 def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
@@ -172,22 +185,13 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     With a proxy the credentials come from the environment, and a pool named kaggle becomes a pool of Kaggle. Raises
     Refusal, Misconfigured.
     """
-    pools = _named(base, _KAGGLE, proxy)
-    if proxy and not any(pool.get("platform") == _KAGGLE for pool in pools):
-        raise Refusal("--kaggle-proxy", "no pool is one of Kaggle's", "Name one kaggle")
-    if proxy and not answers(proxy):
-        raise Refusal("--kaggle-proxy", f"no server answers at {proxy}", "Start the server first")
-    address = proxy or f"http://127.0.0.1:{free_port()}"
+    why, remedy = "no pool is one of Kaggle's", "Name one kaggle"
+    ours, address = _aimed(base, _KAGGLE, "--kaggle-proxy", proxy, why, remedy)
     # Kernels of the shipped emulator can access the artifact folder, as kernels of Kaggle can access an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
-    base["pools"] = [
-        {**pool, "options": {**_HASTE, **own, **pool.get("options", {}), "emulator": address}}
-        if pool.get("platform") == _KAGGLE
-        else pool
-        for pool in pools
-    ]
-    for pool in base["pools"]:
-        if proxy and pool.get("platform") == _KAGGLE:
+    for pool in ours:
+        pool["options"] = {**_HASTE, **own, **pool.get("options", {}), "emulator": address}
+        if proxy:
             try:  # checks the credentials with the foreign server; one that does not answer now may do so later
                 checkup(_KAGGLE, pool["options"], os.environ, clock.real_now(), probe=False)["credentials"]()
             except Misconfigured as error:
@@ -225,33 +229,18 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     Raises Refusal, Misconfigured, StoreError.
     """
     wanted = base.pop("artifacts", {})
-    pools = _named(base, _AWS, endpoint)
-    ours = [pool for pool in pools if pool.get("platform") == _AWS]
+    why, remedy = "no pool is one of SageMaker's", "Name one sagemaker, with bucket, role and region in its options"
+    ours, address = _aimed(base, _AWS, "--aws-endpoint", endpoint, why, remedy)
     if not ours:
-        if endpoint:
-            raise Refusal(
-                "--aws-endpoint",
-                "no pool is one of SageMaker's",
-                "Name one sagemaker, with bucket, role and region in its options",
-            )
         return
-    if endpoint and not answers(endpoint):
-        raise Refusal("--aws-endpoint", f"no server answers at {endpoint}", "Start the server first")
     prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
-    address = endpoint or f"http://127.0.0.1:{free_port()}"
     access = {"endpoint": address} if endpoint else {"endpoint": address, "credentials": str(folder / _AWS_CREDENTIALS)}
     store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
     places = {name: text for name, text in store.items() if name != "create_only"}
-    base["pools"] = [
-        {**pool, "options": _options({**_any(pool, places), **pool.get("options", {})}, access, prefix)}
-        if pool.get("platform") == _AWS
-        else pool
-        for pool in pools
-    ]
-    for pool in base["pools"]:
-        if pool.get("platform") == _AWS:
-            read_settings(pool["options"])
-    first = next(pool for pool in base["pools"] if pool.get("platform") == _AWS)["options"]
+    for pool in ours:
+        pool["options"] = _options({**_any(pool, places), **pool.get("options", {})}, access, prefix)
+        read_settings(pool["options"])
+    first = ours[0]["options"]
     root = folder / ("state/artifacts" if endpoint else _BUCKET)
     base["artifacts"] = {
         "kind": "s3",
