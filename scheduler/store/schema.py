@@ -125,6 +125,11 @@ metadata = MetaData(
 )
 
 
+def table(name: str, *parts: Any) -> Table:
+    """Return a new table of :data:`metadata`, of columns, constraints and indexes."""
+    return Table(name, metadata, *parts)
+
+
 def one_of(column: str, *values: str) -> CheckConstraint:
     """Return the constraint that a column has one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
@@ -161,16 +166,14 @@ def of_version() -> list[Any]:
     return [*required(Words, "model"), *required(Whole, "number"), named]
 
 
-models = Table(
+models = table(
     "models",
-    metadata,
     Column("name", Words, ForeignKey("jobs.name"), primary_key=True),
     *required(Whole, "counter"),  # the newest number of a version
 )
 
-model_versions = Table(
+model_versions = table(
     "model_versions",
-    metadata,
     Column("model", Words, ForeignKey("models.name"), primary_key=True),
     *key(Whole, "number"),
     Column("checkpoint", Words, ForeignKey("checkpoints.key"), nullable=False),
@@ -185,9 +188,8 @@ model_versions = Table(
     UniqueConstraint("model", "digest"),
 )
 
-evaluations = Table(
+evaluations = table(
     "evaluations",
-    metadata,
     Column("id", Serial, primary_key=True),
     *of_version(),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
@@ -200,9 +202,8 @@ evaluations = Table(
     UniqueConstraint("job"),
 )
 
-verdicts = Table(
+verdicts = table(
     "verdicts",
-    metadata,
     Column("id", Serial, primary_key=True),
     *of_version(),
     Column("evaluation", Whole, ForeignKey("evaluations.id"), nullable=False),
@@ -213,9 +214,8 @@ verdicts = Table(
     Index("ix_verdicts_set_digest", "set_digest"),
 )
 
-overrules = Table(
+overrules = table(
     "overrules",
-    metadata,
     Column("id", Serial, primary_key=True),
     *of_version(),
     *required(Words, "was", "verdict", "by", "why"),
@@ -223,9 +223,8 @@ overrules = Table(
     one_of("verdict", "accepted", "rejected"),
 )
 
-promotions = Table(
+promotions = table(
     "promotions",
-    metadata,
     Column("id", Serial, primary_key=True),
     Column("model", Words, ForeignKey("models.name"), nullable=False),
     *required(Words, "kind"),
@@ -237,9 +236,8 @@ promotions = Table(
     Index("ix_promotions_model_id", "model", "id"),
 )
 
-deployments = Table(
+deployments = table(
     "deployments",
-    metadata,
     Column("id", Serial, primary_key=True),
     *of_version(),
     *required(Words, "target", "state", "by", "why", "evidence"),
@@ -255,9 +253,8 @@ REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
-jobs = Table(
+jobs = table(
     "jobs",
-    metadata,
     *key(Words, "name"),
     *required(Whole, "position"),
     *required(Words, "role"),
@@ -276,9 +273,8 @@ jobs = Table(
     Index("ix_jobs_position", "position"),
 )
 
-runs = Table(
+runs = table(
     "runs",
-    metadata,
     *key(Words, "key"),
     *required(Words, "pool"),
     *required(Whole, "planned_start", "deadline", "held_until"),
@@ -292,9 +288,8 @@ runs = Table(
     Index("ix_runs_reserved_at", "reserved_at"),
 )
 
-lanes = Table(
+lanes = table(
     "lanes",
-    metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
     *key(Whole, "lane"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
@@ -312,9 +307,8 @@ lanes = Table(
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
 
-ledger = Table(
+ledger = table(
     "ledger",
-    metadata,
     Column("id", Serial, primary_key=True),
     *required(Words, "kind", "pool"),
     Column("run", Words, ForeignKey("runs.key")),
@@ -329,18 +323,16 @@ ledger = Table(
     Index("ix_ledger_ends_at", "ends_at"),
 )
 
-events = Table(
+events = table(
     "events",
-    metadata,
     Column("id", Serial, primary_key=True),
     *required(Whole, "at"),
     *required(Words, "kind", "subject", "by", "data"),
     Index("ix_events_subject_id", "subject", "id"),
 )
 
-checkpoints = Table(
+checkpoints = table(
     "checkpoints",
-    metadata,
     *key(Words, "key"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     *required(Whole, "step", "attempt"),
@@ -353,9 +345,8 @@ checkpoints = Table(
     Index("ix_checkpoints_job_step", "job", "step"),
 )
 
-generations = Table(
+generations = table(
     "generations",
-    metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     *key(Whole, "number"),
     *required(Whole, "first_attempt", "began_at"),
@@ -365,27 +356,24 @@ generations = Table(
     *required(Words, "refused"),
 )
 
-series = Table(
+series = table(
     "series",
-    metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     *key(Whole, "attempt", "step"),
     *required(Whole, "at"),
     *optional(Number, "loss", "held_out_loss", *(metric.name for metric in fields(Telemetry))),
 )
 
-trees = Table(
+trees = table(
     "trees",
-    metadata,
     *key(Words, "digest"),
     *optional(Whole, "delete_at"),
     *required(Flag, "going"),
     *required(Words, "kind"),
     *optional(Words, "origin"),
 )
-discards = Table(
+discards = table(
     "discards",
-    metadata,
     *key(Words, "key"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     *required(Words, "why"),
@@ -394,29 +382,26 @@ discards = Table(
     Index("ix_discards_job", "job"),
 )
 
-watched = Table(
+watched = table(
     "watched",
-    metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
     *required(Whole, "until"),
     *optional(Whole, "booked_start", "booked_end"),
     CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
-pruned = Table("pruned", metadata, *key(Words, "name"), *required(Whole, "up_to"), one_of("name", "events"))
+pruned = table("pruned", *key(Words, "name"), *required(Whole, "up_to"), one_of("name", "events"))
 
-plans = Table(
+plans = table(
     "plans",
-    metadata,
     Column("id", Serial, primary_key=True),
     *required(Whole, "made_at", "saved_at"),
     *required(Words, "digest", "body"),
     Index("ix_plans_made_at", "made_at"),
 )
 
-rates = Table(
+rates = table(
     "rates",
-    metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     *key(Words, "pool"),
     *required(Number, "steps_per_second", "sigma"),
@@ -424,9 +409,8 @@ rates = Table(
     *required(Number, "setup_sigma", "checkpoint_sigma"),
 )
 
-limits = Table(
+limits = table(
     "limits",
-    metadata,
     *key(Words, "pool", "quota"),
     *key(Whole, "starts_at", "ends_at"),
     *required(Whole, "limit", "at"),
@@ -434,9 +418,8 @@ limits = Table(
     CheckConstraint("ends_at >= starts_at", name="interval"),
 )
 
-closures = Table(
+closures = table(
     "closures",
-    metadata,
     *key(Words, "pool"),
     *optional(Whole, "until"),
     *required(Words, "why"),
@@ -444,9 +427,8 @@ closures = Table(
     *required(Words, "cause"),  # a Cause
 )
 
-conditions = Table(
+conditions = table(
     "conditions",
-    metadata,
     *key(Words, "kind", "subject", "what"),
     *required(Words, "state"),
     *required(Whole, "since"),
@@ -454,20 +436,18 @@ conditions = Table(
     one_of("state", "open", "closed"),
 )
 
-lease = Table(
+lease = table(
     "lease",
-    metadata,
     *key(Integer, "id"),
     *required(Words, "holder"),
     *required(Whole, "epoch", "until"),
     CheckConstraint("id = 1", name="one_row"),
 )
 
-due = Table("due", metadata, *key(Words, "name"), *required(Whole, "at"))
+due = table("due", *key(Words, "name"), *required(Whole, "at"))
 
-outbox = Table(
+outbox = table(
     "outbox",
-    metadata,
     Column("id", Serial, primary_key=True),
     *required(Words, "kind", "period", "channel", "body"),
     *required(Whole, "created_at", "attempts", "retry_at"),
