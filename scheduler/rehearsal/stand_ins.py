@@ -162,21 +162,21 @@ def _emulator(
 
 
 def _aimed(
-    base: dict[str, Any], platform: str, option: str, given: str, why: str, remedy: str
+    base: dict[str, Any], platform: str, option: str, server: str, why: str, remedy: str
 ) -> tuple[list[Any], str]:
-    """Return the pools of a platform to rehearse, and the address of their server: the given one, or a free one here.
+    """Return the pools of a platform to rehearse, and the address of their emulator: ``server``, or a free one here.
 
-    With a ``given`` address, a pool that is named like the platform becomes one of it. Raises Refusal with ``why`` if
+    With a ``server``, a pool that is named like the platform becomes one of it. Raises Refusal with ``why`` if
     no pool is then one of the platform, or if no server answers at that address.
     """
-    if given:
+    if server:
         base["pools"] = [{**one, "platform": platform} if one.get("name") == platform else one for one in base["pools"]]
     ours = [pool for pool in base["pools"] if pool.get("platform") == platform]
-    if given and not ours:
+    if server and not ours:
         raise Refusal(option, why, remedy)
-    if given and not answers(given):
-        raise Refusal(option, f"no server answers at {given}", "Start the server first")
-    return ours, given or f"http://127.0.0.1:{free_port()}"
+    if server and not answers(server):
+        raise Refusal(option, f"no server answers at {server}", "Start the server first")
+    return ours, server or f"http://127.0.0.1:{free_port()}"
 
 
 def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:

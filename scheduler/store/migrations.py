@@ -23,8 +23,8 @@ def migrate(tx: sa.Connection, revision: str | None) -> None:
     if revision is None:
         _create(op)
     else:
-        for made, step in STEPS.items():
-            if made > revision:
+        for result, step in STEPS.items():
+            if result > revision:
                 step(op)
     op.execute(f"UPDATE alembic_version SET version_num = '{REVISIONS[-1]}'")  # noqa: S608 - our own number
 
