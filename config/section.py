@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from jobs.duration import parse_duration, parse_instant
-from jobs.nouns.values import NUMBER, After, BadValue, Before, Bounds, Rule, key_of, refuse
+from jobs.duration import parse_instant
+from jobs.nouns.values import NUMBER, Before, Bounds, Rule, key_of, refuse
 
 YEAR_3000 = 32_503_680_000
 
@@ -30,18 +30,6 @@ class Section(BaseModel):
     def _is_consistent(self) -> Self:
         refuse(*self.contradictions())
         return self
-
-
-def at_most(longest: str) -> After:
-    """Return a validator of the longest duration; more is a mistake, and no timer, date or plan could hold it."""
-    seconds = parse_duration(longest)
-
-    def check(value: int) -> int:
-        if value > seconds:
-            raise BadValue("this is too long", f"write at most {longest}")
-        return value
-
-    return After(check)
 
 
 def keys_of(table: Any) -> dict[str, tuple[str, Any]]:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import Field, PrivateAttr, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from config.layers import Layers
-from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
-from jobs.corpus.errors import BadParameter
+from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds
 from jobs.corpus.options import CorpusRule
 from jobs.duration import parse_instant
 from jobs.nouns.pool import Pool, declared
@@ -35,6 +34,7 @@ from jobs.nouns.values import (
     Reset,
     Rule,
     ZoneName,
+    at_most,
     opening_hours,
     reset,
     text_of,
@@ -106,32 +106,6 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _text(value: object) -> object:
-    """Rows are compared as text, whatever type a key has there."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class TextRuleSettings(Section):
-    """Texts that match a rule get a stage, domains, or both; docs/corpus.md explains each key."""
-
-    path: str | None = Field(default=None, min_length=1)
-    key: str | None = Field(default=None, min_length=1)
-    equals: Annotated[str | None, Before(_text)] = None
-    command: tuple[str, ...] = ()
-    stage: str | None = None
-    domains: tuple[str, ...] | None = None
-    limit_seconds: Annotated[PositiveSeconds, at_most("7d")] = 3_600
-
-    @model_validator(mode="after")
-    def _says_something(self) -> TextRuleSettings:
-        try:
-            CorpusRule(**dict(self))
-        except BadParameter as error:
-            name, allowed = ("this rule", error.allowed) if error.name == "rule" else (error.name, error.allowed)
-            raise BadValue(f"{name} must be {allowed}", "docs/corpus.md has examples") from None
-        return self
-
-
 class CorpusSettings(Section):
     """The training texts of models, and the share that is held out to measure them."""
 
@@ -139,7 +113,7 @@ class CorpusSettings(Section):
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
     held_out_fraction: Fraction
     held_out_clusters: Annotated[int, Field(ge=0, le=1_000_000)]
-    rules: tuple[TextRuleSettings, ...] = ()
+    rules: tuple[CorpusRule, ...] = ()
 
 
 class TargetSettings(Section):

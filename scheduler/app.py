@@ -199,19 +199,12 @@ class App:
     @cached_property
     def training_data(self) -> TrainingData:
         """The corpus and its mixtures."""
-        from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
+        from scheduler.service.launch.inputs import TrainingData
 
-        corpus = self.settings.corpus
         return TrainingData(
             self.settings.artifacts.root,
-            CorpusRecipe(
-                sources=tuple(corpus.sources),
-                held_out_fraction=corpus.held_out_fraction,
-                max_bytes=corpus.max_bytes,
-                domains=self.catalogue.domains,
-                held_out_clusters=corpus.held_out_clusters,
-                rules=tuple(dict(rule) for rule in corpus.rules),
-            ),
+            self.settings.corpus,
+            self.catalogue.domains,
             self.database,
             self.clock.now,
             None if self.settings.artifacts.kind == "directory" else self.artifacts,

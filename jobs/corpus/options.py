@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from jobs.corpus.errors import BadParameter
+from jobs.nouns.values import TABLE, BadValue, Before, Bounds, PositiveSeconds, at_most
 
 STAGES = ("stage_1", "stage_2", "stage_3", "stage_4")
 VALUE = "{value}"  # what a rule puts in its place: what stands under its key
+
+
+def _text(value: object) -> object:
+    """Rows are compared as text, whatever type a key has there."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _must(be: str, what: str = "this rule") -> BadValue:
+    return BadValue(f"{what} must be {be}", "docs/corpus.md has examples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +31,32 @@ class CorpusRule:
     `domains` None says nothing; an empty tuple says that there are none.
     """
 
-    path: str | None = None
-    key: str | None = None
-    equals: str | None = None
+    __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
+
+    path: Annotated[str, Bounds(min_length=1)] | None = None
+    key: Annotated[str, Bounds(min_length=1)] | None = None
+    equals: Annotated[str | None, Before(_text)] = None
     command: tuple[str, ...] = ()
     stage: str | None = None
     domains: tuple[str, ...] | None = None
-    limit_seconds: int = 3_600
+    limit_seconds: Annotated[PositiveSeconds, at_most("7d")] = 3_600
 
     def __post_init__(self) -> None:
-        """Refuse rules that match nothing or say nothing."""
+        """Refuse rules that match nothing or say nothing. Raises BadValue."""
         tags = self.stage is not None or self.domains is not None
         if self.command and (tags or self.key is not None or self.equals is not None):
-            raise BadParameter("rule", self, "a command, perhaps with a path: it says stage and domains itself")
+            raise _must("a command, perhaps with a path: it says stage and domains itself")
         if not self.command and (not tags or (self.path is None and self.key is None)):
-            raise BadParameter("rule", self, "a path, a key or a command, the first two with a stage or domains")
+            raise _must("a path, a key or a command, the first two with a stage or domains")
         if self.equals is not None and self.key is None:
-            raise BadParameter("rule", self, "with a key, where something is to equal")
+            raise _must("with a key, where something is to equal")
         if self.command and "/" in self.command[0] and not self.command[0].startswith("/"):
-            raise BadParameter("command", self.command[0], "found by its name alone or named by its whole path")
+            raise _must("found by its name alone or named by its whole path", "command")
         words = [self.stage or "", *(self.domains or ())]
         if any(VALUE in word for word in words) and (self.key is None or self.equals is not None):
-            raise BadParameter("rule", self, f"with a key and no equals, where {VALUE} is used")
+            raise _must(f"with a key and no equals, where {VALUE} is used")
         if self.stage is not None and VALUE not in self.stage and self.stage not in STAGES:
-            raise BadParameter("stage", self.stage, f"one of {', '.join(STAGES)}")
+            raise _must(f"one of {', '.join(STAGES)}", "stage")
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,18 @@ class Bounds:
         return {**handler(source), **self.limits}
 
 
+def at_most(longest: str) -> After:
+    """Return a validator of the longest duration; more is a mistake, and no timer, date or plan could hold it."""
+    seconds = parse_duration(longest)
+
+    def check(value: int) -> int:
+        if value > seconds:
+            raise BadValue("this is too long", f"write at most {longest}")
+        return value
+
+    return After(check)
+
+
 def _positive(seconds: int) -> int:
     if seconds <= 0:
         raise BadValue("this must be longer than zero", 'write it like "30s", "90m" or "12h"')

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from config.settings import CorpusSettings
 from jobs.corpus.errors import NoSuchVersion
 from jobs.nouns.window import DAY
 from jobs.problem import Refusal
@@ -18,7 +19,7 @@ from jobs.spec import JobSpec, Mixture
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
+from scheduler.service.launch.inputs import TrainingData
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.service.upkeep.housekeeping import retain_trees
@@ -39,10 +40,11 @@ def world(database: Database, tmp_path: Path) -> SimpleNamespace:
     for name, mixture in (("ufm", Mixture()), ("ucm", Mixture(renew="update")), ("bare", None)):
         with database.write() as tx:
             jobs.add(tx, JobSpec(name, "manager", ("train",), 100, 10.0, mixture=mixture), NOW)
-    recipe = CorpusRecipe((str(source),), 0.1, 1 << 20, {}, held_out_clusters=5)
+    corpus = CorpusSettings(sources=(str(source),), held_out_fraction=0.1, max_bytes=1 << 20, held_out_clusters=5)
 
     def data(**changed: Any) -> TrainingData:
-        return TrainingData(tmp_path / "artifacts", replace(recipe, **changed), database, lambda: NOW)
+        settings = corpus.model_copy(update=changed)
+        return TrainingData(tmp_path / "artifacts", settings, {}, database, lambda: NOW)
 
     return SimpleNamespace(source=source, data=data, database=database, root=tmp_path / "artifacts")
 

@@ -5,16 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from config.settings import CorpusSettings
 from jobs.corpus.build import build as corpus_build
 from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.service.launch.inputs import CorpusRecipe, TrainingData
+from scheduler.service.launch.inputs import TrainingData
 from scheduler.store import jobs
 from scheduler.store.engine import Database
 from tests.lab.patience import PATIENCE_SECONDS
 
 NOW = 1_795_000_000
+
+
+def corpus_of(text: Path) -> CorpusSettings:
+    """The settings of a corpus of one file."""
+    return CorpusSettings(sources=(str(text),), held_out_fraction=0.1, max_bytes=1 << 20, held_out_clusters=0)
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def data(database: Database, tmp_path: Path) -> TrainingData:
             jobs.add(tx, JobSpec(name, "manager", ("train",), 100, 10.0, mixture=mixture), NOW)
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"The node {n} balances {n} loads of {n * n} jobs." for n in range(200)))
-    return TrainingData(tmp_path / "root", CorpusRecipe((str(text),), 0.1, 1 << 20, {}), database, lambda: NOW)
+    return TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW)
 
 
 def test_a_job_without_a_mixture_gets_nothing_and_nothing_is_built(data: TrainingData, tmp_path: Path) -> None:
@@ -70,7 +76,7 @@ def test_a_corpus_with_a_secret_is_not_copied_to_a_store_elsewhere(
     text = tmp_path / "text.txt"
     text.write_text(f"{text.read_text()}\n\nThe node logs in with npm_{'aB3dE6' * 6} at night.\n")
     store = DirectoryStore(tmp_path / "bucket")
-    there = TrainingData(tmp_path / "root", data.recipe, database, lambda: NOW, store)
+    there = TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW, store)
     with pytest.raises(SecretsFound, match=r"corpus was not uploaded: it holds 1 secret: .*\.jsonl:\d+ \(npm token\)"):
         there.prefix("full")
     assert not list((tmp_path / "bucket").rglob("*.jsonl"))

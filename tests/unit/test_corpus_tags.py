@@ -14,6 +14,7 @@ from jobs.corpus.manifest import CorpusManifest, content_version, open_corpus
 from jobs.corpus.mixture import mixture
 from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.sources import Files
+from jobs.nouns.values import BadValue
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 SIX = {
@@ -183,7 +184,7 @@ def test_a_command_that_fails_stops_the_build_and_leaves_nothing(
     ],
 )
 def test_a_rule_that_says_nothing_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(BadParameter):
+    with pytest.raises(BadValue):
         CorpusRule(**fields)
 
 

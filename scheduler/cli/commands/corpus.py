@@ -77,7 +77,7 @@ def show_corpus(
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
         built = {event.subject: event for event in events.tail(tx, limit=_BUILDS, kinds=("corpus.built",))}
-    as_set = current.recipe == data.recipe.fingerprint()
+    as_set = current.recipe == data.fingerprint()
     versions = [
         {
             "version": one,
@@ -87,7 +87,7 @@ def show_corpus(
         }
         for one in data.folder.versions()
     ]
-    sources = list(data.recipe.sources)
+    sources = list(data.sources)
     cli.out.data({"corpus": corpus_json(manifest), "versions": versions, "sources": sources, "as_set": as_set})
     out, event = cli.out, built.get(manifest.version)
     cli.out.facts(
@@ -283,7 +283,7 @@ def add(cli: Cli, source: Annotated[str, argument("SOURCE", "A file, a folder, o
     parse_source(source)  # refuses a missing file or folder
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
     data = cli.app.training_data
-    is_listed = source in data.recipe.sources
+    is_listed = source in data.sources
     if not is_listed:
         data.folder.change_added(add=[source])
     _tell_sources(cli, f"{source} is a source {'already' if is_listed else 'now'}.", changed=not is_listed)
@@ -296,7 +296,7 @@ def drop(cli: Cli, source: Annotated[str, argument("SOURCE", "One that corpus ad
     added = data.folder.added()
     path = str(Path(source).expanduser().resolve())
     entry = next((one for one in added if one in {source, path}), None)
-    if entry is None and {source, path} & set(data.recipe.sources):
+    if entry is None and {source, path} & set(data.sources):
         where = cli.app.settings.origin("corpus.sources")
         raise Refusal(f"cannot drop {source}", f"it stands in {where}", "Remove it there, from corpus.sources")
     if entry is None:
@@ -306,7 +306,7 @@ def drop(cli: Cli, source: Annotated[str, argument("SOURCE", "One that corpus ad
 
 
 def _tell_sources(cli: Cli, sentence: str, *, changed: bool) -> None:
-    sources = list(cli.app.training_data.recipe.sources)
+    sources = list(cli.app.training_data.sources)
     cli.out.data({"sources": sources, "changed": changed})
     cli.out.line(f"{sentence} All sources: {', '.join(sources)}")
     if changed:

@@ -11,10 +11,10 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -230,6 +230,7 @@ NO_SOURCES = (
 )
 
 if TYPE_CHECKING:
+    from config.settings import CorpusSettings
     from jobs.corpus.build.build import BuildProgress
     from jobs.corpus.folder import CorpusFolder
     from jobs.corpus.manifest import CorpusManifest
@@ -248,34 +249,8 @@ def _bytes_of(source: str, max_bytes: int) -> int:
     return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class CorpusRecipe:
-    """The sources and rules of the corpus.
-
-    ``sources`` are ``stdlib`` (at most ``max_bytes`` of it), files or folders; ``domains`` are keyword lists.
-    """
-
-    sources: tuple[str, ...]
-    held_out_fraction: float
-    max_bytes: int
-    domains: Mapping[str, Sequence[str]]
-    held_out_clusters: int = 0
-    rules: tuple[Mapping[str, Any], ...] = ()  # the fields of a jobs.corpus.Rule each
-
-    def fingerprint(self) -> str:
-        """Return a text that is equal for equal recipes."""
-        return json.dumps(
-            {
-                **asdict(self),
-                "sources": sorted(self.sources),
-                "domains": {name: sorted(words) for name, words in self.domains.items()},
-            },
-            sort_keys=True,
-        )
-
-
 class TrainingData:
-    """Corpora and mixtures below ``root/corpus``.
+    """Corpora and mixtures below ``root/corpus``, by the ``settings`` and the keyword lists of ``domains``.
 
     Sessions read them in place if ``root`` is the folder of a directory store; otherwise they are copied to ``store``.
     ``now`` returns scheduled UTC seconds.
@@ -284,14 +259,16 @@ class TrainingData:
     def __init__(
         self,
         root: Path,
-        recipe: CorpusRecipe,
+        settings: CorpusSettings,
+        domains: Mapping[str, Sequence[str]],
         database: Database,
         now: Callable[[], int],
         store: BlobStore | None = None,
     ) -> None:
         self._root = root
         self._store = store
-        self._recipe = recipe
+        self._settings = settings
+        self._domains = domains
         self._database = database
         self._now = now
         self._prefixes: dict[tuple[str, Mixture, int], str] = {}
@@ -305,10 +282,16 @@ class TrainingData:
         return CorpusFolder(self._root / trees.CORPUS)
 
     @property
-    def recipe(self) -> CorpusRecipe:
-        """The recipe of a new corpus: that of the settings, with sources that were added by command."""
-        added = (source for source in self.folder.added() if source not in self._recipe.sources)
-        return replace(self._recipe, sources=(*self._recipe.sources, *added))
+    def sources(self) -> tuple[str, ...]:
+        """The sources of a new corpus: ``stdlib``, files and folders of the settings, and those added by command."""
+        named = self._settings.sources
+        return (*named, *(source for source in self.folder.added() if source not in named))
+
+    def fingerprint(self) -> str:
+        """Return a text that is equal for equal recipes of a new corpus."""
+        domains = {name: sorted(words) for name, words in self._domains.items()}
+        recipe = {**self._settings.model_dump(), "sources": sorted(self.sources), "domains": domains}
+        return json.dumps(recipe, sort_keys=True)
 
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, building corpus and mixture if they are missing.
@@ -356,20 +339,21 @@ class TrainingData:
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
         from jobs.corpus.build.build import build
         from jobs.corpus.errors import CorpusError
-        from jobs.corpus.options import CorpusOptions, CorpusRule
+        from jobs.corpus.options import CorpusOptions
         from jobs.corpus.read.sources import Stdlib, parse_source
 
-        recipe = self.recipe
-        if not recipe.sources:
+        # The fingerprint is that of the begin, so that sources which are added during the build make another one.
+        settings, fingerprint, sources = self._settings, self.fingerprint(), self.sources
+        if not sources:
             raise CorpusError(NO_SOURCES)
         built = build(
-            [Stdlib(recipe.max_bytes) if source == "stdlib" else parse_source(source) for source in recipe.sources],
+            [Stdlib(settings.max_bytes) if source == "stdlib" else parse_source(source) for source in sources],
             self.folder.root,
-            recipe.domains,
-            held_out_fraction=recipe.held_out_fraction,
-            held_out_wanted=recipe.held_out_clusters,
-            options=CorpusOptions(rules=tuple(CorpusRule(**rule) for rule in recipe.rules)),
-            progress=_build_progress(recipe, say),
+            self._domains,
+            held_out_fraction=settings.held_out_fraction,
+            held_out_wanted=settings.held_out_clusters,
+            options=CorpusOptions(rules=settings.rules),
+            progress=_build_progress(sources, settings.max_bytes, say),
         )
         old, now = self.folder.current(), self._now()
         with self._database.write() as tx:
@@ -381,7 +365,7 @@ class TrainingData:
             for version in {*self.folder.versions(), built.version} - (stored_digests - {built.version}):
                 trees.note(tx, trees.CORPUS, version, None)
             events.append(tx, "corpus.built", built.version, now, by, texts=built.rows, bytes=built.train_text_bytes)
-        self.folder.make_current(built.version, recipe.fingerprint())
+        self.folder.make_current(built.version, fingerprint)
         return built
 
     def _copy(self, folder: Path) -> None:
@@ -410,11 +394,11 @@ class TrainingData:
     def _of_settings(self) -> CorpusManifest:
         """Return the current version; it is built if it does not match the settings."""
         current = self.folder.current()
-        if current.version and current.recipe == self.recipe.fingerprint():
+        if current.version and current.recipe == self.fingerprint():
             return self.folder.open(current.version)
         with self.folder.locked("build", lambda: tell(_WAITS)):
             current = self.folder.current()
-            if current.version and current.recipe == self.recipe.fingerprint():
+            if current.version and current.recipe == self.fingerprint():
                 return self.folder.open(current.version)
             return self._build("daemon", tell)
 
@@ -432,10 +416,12 @@ def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> N
         jobs.change_spec(tx, job, now, "daemon", mixture=replace(wanted, corpus=version))
 
 
-def _build_progress(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[BuildProgress], None]:
+def _build_progress(
+    sources: Sequence[str], max_bytes: int, say: Callable[[str], None]
+) -> Callable[[BuildProgress], None]:
     """Return a callback that reports the progress of a build by the bytes read of the sources."""
     say("looks at the sources")
-    total = sum(_bytes_of(source, recipe.max_bytes) for source in recipe.sources)
+    total = sum(_bytes_of(source, max_bytes) for source in sources)
     parts = {
         "reading": (0, _READ_PERCENT, total),
         "tagging": (_READ_PERCENT, _CLUSTER_FROM_PERCENT, 0),
