@@ -113,6 +113,7 @@ class CorpusSettings(Section):
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
     held_out_fraction: Fraction
     held_out_clusters: Annotated[int, Field(ge=0, le=1_000_000)]
+    refuse_personal: tuple[Literal["e-mail address", "phone number", "IBAN", "card number"], ...] = ()
     rules: tuple[CorpusRule, ...] = ()
 
 

@@ -1,4 +1,6 @@
-"""Scan files before an upload for keys, tokens and passwords; a finding never contains the value.
+"""Scan files before an upload for keys, tokens, passwords and, on request, personal data.
+
+A finding never contains the value.
 
 A value may be allowed by its digest, in a file that is committed beside the code. The digest is slow on purpose, so
 that passwords cannot be guessed from it.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +31,8 @@ _NAME_BYTES = 60  # before a value, in which the name that it is assigned to is 
 _BINARY_BYTES = 8_192
 _DISTINCT_MIN = 6  # different characters of a value that is no example
 _BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
+PERSONAL = ("e-mail address", "phone number", "IBAN", "card number")
+"""The kinds of personal data that can be found."""
 
 
 class _Detectors:
@@ -42,16 +46,18 @@ class _Detectors:
                 [literal.encode() for literal in table["literals"]],
                 re.compile(table["pattern"].replace(r"(?<!\w)", _BEGINS).encode(), re.DOTALL | re.MULTILINE),
             )
-            for table in tables["detectors"]
+            for table in (*tables["detectors"], *tables["personal"])
         ]
         self.names = re.compile(tables["names"].encode() + rb"[\\\"'\]]*\s*$")
         self.placeholders = re.compile(tables["placeholders"].encode())
 
     def are_sure(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
-        """Return whether a match is not an example, and a password is assigned to a matching name."""
+        """Return whether a match is not an example, has the right checksum, and a password belongs to a name."""
         value = match[1]
         if self.placeholders.search(value) or len(set(value)) < _DISTINCT_MIN:
             return False
+        if kind in PERSONAL:
+            return _is_personal(kind, re.sub(rb"[^0-9A-Z]", b"", value).decode())
         if not kind.startswith("password"):
             return True
         if not (re.search(rb"\d", value) and re.search(rb"[A-Za-z]", value)) or re.search(rb"(?i)passw|secret", value):
@@ -60,18 +66,32 @@ class _Detectors:
         return kind != "password" or named is not None
 
 
+def _is_personal(kind: str, signs: str) -> bool:
+    """Return whether ``signs``, digits and capitals of a match, have the length or checksum of their kind."""
+    if kind == "phone number":
+        return 8 <= len(signs) <= 15
+    if kind == "IBAN":
+        return int("".join(str(int(sign, 36)) for sign in signs[4:] + signs[:4])) % 97 == 1
+    if kind == "card number":  # Luhn's sum: every other digit from the right counts twice, by its digits
+        return sum(sum(divmod(int(sign) * (1 + at % 2), 10)) for at, sign in enumerate(reversed(signs))) % 10 == 0
+    return True
+
+
 _detectors = cache(_Detectors)
 
 
 class SecretsFound(Refusal):
-    """Files for upload contain secrets; nothing was uploaded."""
+    """Files for upload contain secrets or unwanted personal data; nothing was uploaded."""
 
     def __init__(self, source: str, problems: list[Problem], allowed: Path, digests: dict[str, str]) -> None:
         lines = [f"{problem.place} ({problem.key})" for problem in problems[:_LISTED]]
         more = f" and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        personal = sum(problem.key in PERSONAL for problem in problems)
+        parts = {"secret": len(problems) - personal, "personal value": personal}
+        held = " and ".join(counted(count, noun) for noun, count in parts.items() if count)
         super().__init__(
             f"{source} was not uploaded",
-            f"it holds {counted(len(problems), 'secret')}: {', '.join(lines)}{more}",
+            f"it holds {held}: {', '.join(lines)}{more}",
             f"Remove them, or leave the files out. What is no secret: --allow-secrets, which adds to {allowed}",
         )
         self.problems = problems
@@ -87,10 +107,14 @@ class SecretsFound(Refusal):
 
 
 class SecretScan:
-    """Scans the files of ``source``, a folder or a file; the list of allowed values is in it, or beside the file."""
+    """Scans the files of ``source``, a folder or a file; the list of allowed values is in it, or beside the file.
 
-    def __init__(self, source: Path) -> None:
+    Of personal data the kinds ``personal`` are found, see :data:`PERSONAL`.
+    """
+
+    def __init__(self, source: Path, personal: Collection[str] = ()) -> None:
         self._source = source
+        self._ignored = set(PERSONAL).difference(personal)
         self._allowed = (source if source.is_dir() else source.parent) / ALLOWED_NAME
         self._problems: list[Problem] = []
         self._digests: dict[str, str] = {}
@@ -124,7 +148,7 @@ class SecretScan:
         """Search for matches that begin before ``end``."""
         data, detectors = self._data, _detectors()
         for kind, literals, pattern in detectors.all:
-            if any(literal in data for literal in literals):
+            if kind not in self._ignored and any(literal in data for literal in literals):
                 for match in pattern.finditer(data, self._begin):
                     if match.start() >= end:
                         break
@@ -146,9 +170,9 @@ class SecretScan:
             raise SecretsFound(str(self._source), self._problems, self._allowed, self._digests)
 
 
-def require_no_secrets(source: Path, files: Iterable[Path]) -> None:
+def require_no_secrets(source: Path, files: Iterable[Path], personal: Collection[str] = ()) -> None:
     """Scan the regular files among ``files``, which belong to ``source``. Raises SecretsFound."""
-    scan = SecretScan(source)
+    scan = SecretScan(source, personal)
     for path in files:
         try:
             stream = open_below(path.parent, path.name)

@@ -87,3 +87,19 @@ def test_a_corpus_with_a_secret_is_not_copied_to_a_store_elsewhere(
     prefix = there.prefix("full")
     assert list((tmp_path / "bucket" / prefix).glob("train-*.jsonl"))
     assert data.prefix("full") == prefix
+
+
+def test_a_corpus_with_refused_personal_data_is_not_copied_to_a_store_elsewhere(
+    data: TrainingData, tmp_path: Path, database: Database
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(f"{text.read_text()}\n\nAnna (anna.schmidt@uni-ulm.de) is paid by card 5425 2334 3010 9903.\n")
+    store = DirectoryStore(tmp_path / "bucket")
+    settings = corpus_of(text).model_copy(update={"refuse_personal": ("card number",)})
+    there = TrainingData(tmp_path / "root", settings, {}, database, lambda: NOW, store)
+    assert there.fingerprint() == data.fingerprint()
+    with pytest.raises(SecretsFound, match=r"it holds 1 personal value: .*\.jsonl:\d+ \(card number\)"):
+        there.prefix("full")
+    assert not list((tmp_path / "bucket").rglob("*.jsonl"))
+    TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW, store).prefix("full")
+    assert list((tmp_path / "bucket").rglob("train-*.jsonl"))

@@ -6,13 +6,14 @@ import json
 import os
 import random
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from jobs import secret_scan
 from jobs.code.pack import pack
-from jobs.secret_scan import ALLOWED_NAME, SecretScan, SecretsFound, require_no_secrets
+from jobs.secret_scan import ALLOWED_NAME, PERSONAL, SecretScan, SecretsFound, require_no_secrets
 from jobs.spec import Code
 
 _DIGITS, _HEX = "0123456789", "0123456789abcdef"
@@ -101,6 +102,27 @@ _EXAMPLES = {
         (f'auth_token = "{_any(10)}3{_any(6)}c"', "token_path = 'cache/tokens-2026-11.json'"),
     ],
 }
+_PERSONAL_EXAMPLES = {
+    "e-mail address": [
+        ("write to anna.schmidt+lm@uni-ulm.de.", "write to anna@example.org, you@yourhost.de, a@b, x @ y.T"),
+        ("<j_doe7@mail.firm.co.uk>", "@pytest.mark.slow and matrix@vector"),
+    ],
+    "phone number": [
+        ("call +49 30 901820-33 or", "a +49 and x+49 30 901820"),
+        ("+1 (415) 826-9370", "+1 (415)"),
+        ("'+4915178302946'", "x = 3+4915178302946"),
+        ("(415) 826-9370", "f(415) 826-9370"),
+    ],
+    "IBAN": [
+        ("DE89 3704 0044 0532 0130 00", "DE88 3704 0044 0532 0130 00"),
+        ("FR1420041010050500013M02606", "AB12CDEF3456"),
+    ],
+    "card number": [
+        ("378734493671000", "378734493671001"),
+        ("5425233430109903", "54252334301099035425"),
+        ("6011-0009-9013-9424", "1.6011000990139424"),
+    ],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +130,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secret_scan, "_ROUNDS", 1)
 
 
-def _found(text: str | bytes, step: int = 1 << 30) -> list[tuple[int | None, str]]:
-    data, scan = text.encode() if isinstance(text, str) else text, SecretScan(Path("nowhere"))
+def _found(text: str | bytes, step: int = 1 << 30, personal: Sequence[str] = ()) -> list[tuple[int | None, str]]:
+    data, scan = text.encode() if isinstance(text, str) else text, SecretScan(Path("nowhere"), personal)
     for at in range(0, len(data), step):
         scan.feed("file", data[at : at + step])
     try:
@@ -120,7 +142,7 @@ def _found(text: str | bytes, step: int = 1 << 30) -> list[tuple[int | None, str
 
 
 def test_every_detector_has_examples() -> None:
-    assert _EXAMPLES.keys() == {kind for kind, _, _ in secret_scan._detectors().all}
+    assert _EXAMPLES.keys() | set(PERSONAL) == {kind for kind, _, _ in secret_scan._detectors().all}
     assert all(count >= 1 for count in map(len, _EXAMPLES.values()))
 
 
@@ -132,6 +154,26 @@ def test_a_secret_is_found_and_what_only_looks_like_it_is_not(kind: str) -> None
         assert not _found(f"a\n{plain}\n"), plain
         inner = json.dumps({"text": f"a = 1\n{secret}\nb"})
         assert _found(inner) == [(1, kind)], inner
+
+
+@pytest.mark.parametrize("kind", PERSONAL)
+def test_personal_data_are_found_on_request(kind: str) -> None:
+    for value, plain in _PERSONAL_EXAMPLES[kind]:
+        inner = json.dumps({"text": f"a = 1\n{value}\nb"})
+        for form in (f"a\nb\n{value}\n", f"\n\nsee {value}, and so on\n", f"\n\n{inner}"):
+            assert _found(form, personal=PERSONAL) == _found(form, personal=[kind]) == [(3, kind)], form
+            assert not _found(form), form
+        assert not _found(f"a\n{plain}\n", personal=PERSONAL), plain
+
+
+def test_a_refusal_counts_personal_data_apart_and_may_be_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "train-00000.jsonl"
+    file.write_text(f"mail anna.schmidt@uni-ulm.de\nt = 'ghp_{_any(36)}'\n+49 30 901820-33\n")
+    with pytest.raises(SecretsFound, match=r"it holds 1 secret and 2 personal values: .*:2 .*:1 .*:3 ") as refused:
+        require_no_secrets(tmp_path, [file], PERSONAL)
+    assert "anna" not in str(refused.value) + repr(refused.value.problems)
+    refused.value.allow()
+    require_no_secrets(tmp_path, [file], PERSONAL)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

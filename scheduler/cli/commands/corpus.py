@@ -16,6 +16,7 @@ from jobs.corpus.mixture import open_mixture
 from jobs.corpus.read.sources import parse_source
 from jobs.payload.scorers.items import BadItems, read_items
 from jobs.problem import InvalidInput, NotFound, Refusal
+from jobs.secret_scan import PERSONAL, require_no_secrets
 from jobs.size import counted, size
 from scheduler.cli.commands.job_options import AllowSecrets, allowing
 from scheduler.cli.shell.command import argument, command, option
@@ -261,6 +262,25 @@ def verify_corpora(cli: Cli, version: Annotated[str | None, argument("VERSION", 
         remedy = "From the same sources and settings the same version is built: schedctl corpus build"
         raise Violations(f"{len(bad)} of {counted(len(checked), 'version')} cannot be used", str(bad[0]["why"]), remedy)
     cli.out.say(f"{counted(len(checked), 'version')} found whole.")
+
+
+@command("schedctl corpus scan", "schedctl corpus scan 3f2a --allow-secrets")
+@allowing
+def scan(
+    cli: Cli,
+    version: Annotated[str | None, argument("VERSION", "Its beginning is enough; default: the current one.")] = None,
+    allow_secrets: AllowSecrets = False,
+) -> None:
+    """Search a version for secrets and personal data. Exits with 6 when it holds any.
+
+    E-mail addresses, phone numbers, IBANs and card numbers count as personal data. No upload is needed.
+    """
+    del allow_secrets  # ``allowing`` has used it
+    folder = cli.app.training_data.folder
+    manifest = folder.open(folder.find(version or folder.current().version))
+    require_no_secrets(folder.root, sorted(manifest.folder.glob("*.jsonl")), PERSONAL)
+    cli.out.data({"corpus": manifest.version})
+    cli.out.line(f"Corpus {manifest.version} holds no secrets and no personal data that this program finds.")
 
 
 def _amount(manifest: CorpusManifest) -> str:

@@ -290,7 +290,11 @@ class TrainingData:
     def fingerprint(self) -> str:
         """Return a text that is equal for equal recipes of a new corpus."""
         domains = {name: sorted(words) for name, words in self._domains.items()}
-        recipe = {**self._settings.model_dump(), "sources": sorted(self.sources), "domains": domains}
+        recipe = {
+            **self._settings.model_dump(exclude={"refuse_personal"}),
+            "sources": sorted(self.sources),
+            "domains": domains,
+        }
         return json.dumps(recipe, sort_keys=True)
 
     def prefix(self, job: str) -> str:
@@ -333,7 +337,7 @@ class TrainingData:
         with self.folder.locked("build", lambda: say(_WAITS)):
             built = self._build(by, say)
         if self._store is not None:
-            require_no_secrets(self.folder.root, sorted(built.folder.glob("*.jsonl")))
+            require_no_secrets(self.folder.root, sorted(built.folder.glob("*.jsonl")), self._settings.refuse_personal)
         return built
 
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
@@ -373,7 +377,7 @@ class TrainingData:
         if self._store is not None:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             absent = [path for path in files if self._store.size(path.relative_to(self._root).as_posix()) is None]
-            require_no_secrets(self.folder.root, absent)
+            require_no_secrets(self.folder.root, absent, self._settings.refuse_personal)
             for index, path in enumerate(files):
                 tell(f"copies files to the store, {_share(index, len(files))} % of them")
                 self._store.create(path.relative_to(self._root).as_posix(), path)

@@ -211,3 +211,21 @@ def test_a_test_set_is_looked_for_in_a_corpus(two: tuple[str, str], text: Path, 
     bad = schedctl("corpus", "leaks", str(file))
     assert bad.code == 3
     assert "items.jsonl, line 1" in bad.err
+
+
+def test_a_version_is_searched_for_personal_data(
+    text: Path, home: Path, database: Database, schedctl: Schedctl
+) -> None:
+    assert schedctl("corpus", "build").code == 0
+    clean = schedctl("corpus", "scan")
+    assert (clean.code, clean.out.split()[2:5]) == (0, ["holds", "no", "secrets"])
+    (text / "letters.txt").write_text("Dear Anna, my new number is +49 30 901820-33, from Monday on.\n")
+    assert schedctl("corpus", "build").code == 0
+    refused = schedctl("corpus", "scan")
+    assert refused.code == 6
+    assert "it holds 1 personal value: " in refused.err
+    assert "(phone number)" in refused.err
+    assert "901820" not in refused.err
+    allowed = schedctl("corpus", "scan", "--allow-secrets")
+    assert allowed.code == 0
+    assert schedctl("corpus", "scan").code == 0
