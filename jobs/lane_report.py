@@ -41,7 +41,7 @@ class GpuMetrics:
 
     ``gpu_memory_bytes`` is the peak of one GPU, ``gpu_busy`` the mean share of the last minute in which they worked,
     ``gpu_watts`` the power of all together. ``gpu_throttled`` is the share of the samples, one a minute, in which heat
-    or a power limit slowed one of them down.
+    or the brake of the hardware slowed one of them down.
     """
 
     gpu_memory_bytes: int | None = _answer_of(bounds.whole, 0, bounds.BYTES_MAX)

@@ -241,7 +241,7 @@ _GPU_METRICS = {
     "gpu_memory_bytes": "Peak memory of one GPU of live sessions.",
     "gpu_busy": "Share of the last minute in which the GPUs of live sessions worked, their mean.",
     "gpu_watts": "Power of the GPUs of live sessions together.",
-    "gpu_throttled": "Share of time in which heat or a power limit slowed the GPUs of live sessions, their mean.",
+    "gpu_throttled": "Share of time in which heat or the hardware slowed the GPUs of live sessions, their mean.",
 }
 
 Sample = tuple[dict[str, str], float]

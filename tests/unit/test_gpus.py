@@ -49,13 +49,13 @@ def test_the_memory_that_a_command_names_itself_comes_first(
 def test_power_is_added_and_throttling_is_a_share_of_the_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter
 ) -> None:
-    """Idle clocks (0x1) and those that a user set (0x2) do not count; a power limit (0x4) and heat (0x20) do."""
+    """Idle clocks, those that a user set and the usual limit of power (0x7) do not count; heat and brakes do."""
     watch = GpuWatch(meter, [0, 1], 0)
-    for reasons, throttled in (("0x1", 0.0), ("0x4", 0.5), ("0x3", 1 / 3), ("0x0000000000000020", 0.5)):
+    for reasons, throttled in (("0x7", 0.0), ("0x8", 0.5), ("0x3", 1 / 3), ("0x0000000000000020", 0.5)):
         tool(
             tmp_path,
             monkeypatch,
-            f"echo '0, 80, 1024, 70.25, 0x0'; echo '1, 40, 2048, 60, {reasons}'; echo '2, 9, 9, 9, 0x4'",
+            f"echo '0, 80, 1024, 70.25, 0x0'; echo '1, 40, 2048, 60, {reasons}'; echo '2, 9, 9, 9, 0x8'",
         )
         watch.look()
         assert meter.telemetry["gpu_watts"] == 130.25
