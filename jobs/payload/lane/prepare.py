@@ -211,8 +211,8 @@ _NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
 _USE = "index,utilization.gpu,memory.used,power.draw"
 # Drivers before 535 know only the second name of the reasons why clocks are low, newer ones may drop it.
 _REASONS = (",clocks_event_reasons.active", ",clocks_throttle_reasons.active", "")
-# Of these reasons: heat, and the slowdown and power brake of the hardware. The usual limit of power (0x4) does not count:
-# an H200 works at it whenever it is busy.
+# Of these reasons: heat, and the slowdown and power brake of the hardware. The usual limit of power (0x4) does not
+# count: an H200 works at it whenever it is busy.
 _THROTTLED = 0xE8
 _UNKNOWN_FIELD = 2  # exit code
 _ANSWER_SECONDS = 60
