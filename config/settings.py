@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds
-from jobs.corpus.options import CorpusRule
+from jobs.corpus.options import CorpusRule, SourceWeight
 from jobs.duration import parse_instant
 from jobs.nouns.pool import Pool, declared
 from jobs.nouns.values import (
@@ -115,6 +115,8 @@ class CorpusSettings(Section):
     held_out_clusters: Annotated[int, Field(ge=0, le=1_000_000)]
     refuse_personal: tuple[Literal["e-mail address", "phone number", "IBAN", "card number"], ...] = ()
     rules: tuple[CorpusRule, ...] = ()
+    weights: tuple[SourceWeight, ...] = ()
+    decontaminate: bool = True
 
 
 class TargetSettings(Section):

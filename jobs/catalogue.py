@@ -29,7 +29,7 @@ from jobs.duration import DAYS
 from jobs.nouns.keys import NAME, SEED, STEPS, TEXT, Key, Rule, Wrong, matching
 from jobs.nouns.values import zone
 from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
-from jobs.spec import Gate, JobSpec, Share
+from jobs.spec import HELD_OUT, Gate, JobSpec, Share
 from jobs.toml_file import placed, read_toml
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
@@ -43,6 +43,12 @@ class Catalogue:
     jobs: tuple[JobSpec, ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ab: tuple[AbTest, ...] = ()
+
+    @property
+    def test_sets(self) -> tuple[str, ...]:
+        """The sources of the sets by which quality gates judge the jobs, sorted; without those made of a corpus."""
+        sources = {spec.evaluation.test_set.source for spec in self.jobs if spec.evaluation is not None}
+        return tuple(sorted(sources - {HELD_OUT}))
 
 
 def read_catalogue(paths: Iterable[Path]) -> Catalogue:

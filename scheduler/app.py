@@ -204,7 +204,7 @@ class App:
         return TrainingData(
             self.settings.artifacts.root,
             self.settings.corpus,
-            self.catalogue.domains,
+            self.catalogue,
             self.database,
             self.clock.now,
             None if self.settings.artifacts.kind == "directory" else self.artifacts,

@@ -12,9 +12,11 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.corpus.build.build import SHINGLE_WORDS
+from jobs.corpus.options import SHINGLE_WORDS
+from jobs.payload.bounds import read_json
 
 SHARED = 0.35  # of an item's runs of words in one text, without boilerplate
 OF_EXCERPTS = 0.8  # the same with boilerplate, for excerpts of one project, which share passages
@@ -63,25 +65,57 @@ class ItemIndex:
         """Return the items found in ``rows`` (source, text), with ``kind`` and ``source`` of the best match."""
         texts_of: Counter[int] = Counter()
         held: defaultdict[int, dict[tuple[int, bool], str]] = defaultdict(dict)  # by view: part, exact -> source
-        for source, text in rows:
+        for source, number, candidate in self._matches(rows, texts_of):
+            held[number].setdefault(candidate, source)
+            if len(held[number]) > _CANDIDATES_MAX:
+                del held[number][min(held[number], key=_size)]
+        boilerplate_of = self._boilerplate(texts_of, _POPULAR_TEXTS)
+        leaks: dict[str, dict[str, str]] = {}
+        for number, candidates in held.items():
+            boilerplate = boilerplate_of[number]
+            best, own = max(candidates, key=_size), max((part & ~boilerplate).bit_count() for part, _ in candidates)
+            if kind := self._kind(number, *best, own, boilerplate):
+                leaks.setdefault(self._views[number].item, {"kind": kind, "source": candidates[best]})
+        return leaks
+
+    def texts_with_items(self, rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Return the names of the ``rows`` (name, text) that hold an item, with the item.
+
+        Of what is left, also of a part of it that is not much smaller, :meth:`seen_in` finds nothing: the limit beyond
+        which a run of words is boilerplate depends on the number of texts, so that twice the limit is tried as well.
+        """
+        texts_of: Counter[int] = Counter()
+        matches = [
+            (name, number, candidate)
+            for name, number, candidate in self._matches(rows, texts_of)
+            if candidate[0].bit_count() >= min(_RUNS_MIN, self._whole[number].bit_count())
+        ]
+        holding: dict[str, str] = {}
+        for boilerplate in (self._boilerplate(texts_of, times * _POPULAR_TEXTS) for times in (1, 2)):
+            for name, number, (part, exact) in matches:
+                if self._kind(number, part, exact, (part & ~boilerplate[number]).bit_count(), boilerplate[number]):
+                    holding.setdefault(name, self._views[number].item)
+        return holding
+
+    def _matches(
+        self, rows: Iterable[tuple[str, str]], texts_of: Counter[int]
+    ) -> Iterator[tuple[str, int, tuple[int, bool]]]:
+        """Yield (name of a row, view, (part of the item in the text, is all of it)); count the texts of each run."""
+        for name, text in rows:
             for length, runs in _views(text):
                 if self._places.keys().isdisjoint(runs):
                     continue
                 shared = {run for run in runs if run in self._places}
                 texts_of.update(shared)
                 for number, part in self._parts(shared).items():
-                    exact = part == self._whole[number] and length == self._views[number].length
-                    held[number].setdefault((part, exact), source)
-                    if len(held[number]) > _CANDIDATES_MAX:
-                        del held[number][min(held[number], key=_size)]
-        popular = self._parts(run for run, texts in texts_of.items() if texts > _POPULAR_TEXTS)
-        leaks: dict[str, dict[str, str]] = {}
-        for number, candidates in held.items():
-            boilerplate = popular[number] | self._common[number]
-            best, own = max(candidates, key=_size), max((part & ~boilerplate).bit_count() for part, _ in candidates)
-            if kind := self._kind(number, *best, own, boilerplate):
-                leaks.setdefault(self._views[number].item, {"kind": kind, "source": candidates[best]})
-        return leaks
+                    yield name, number, (part, part == self._whole[number] and length == self._views[number].length)
+
+    def _boilerplate(self, texts_of: Mapping[int, int], limit: int) -> defaultdict[int, int]:
+        """Return by view, as bits, which of its runs are in too many texts or items."""
+        popular = self._parts(run for run, texts in texts_of.items() if texts > limit)
+        for number, part in self._common.items():
+            popular[number] |= part
+        return popular
 
     def _parts(self, runs: Iterable[int]) -> defaultdict[int, int]:
         """Return by view, as bits, which of its runs are among ``runs``."""
@@ -128,6 +162,13 @@ def _runs(words: Sequence[Any], length: int) -> list[int]:
 def _sign(token: re.Match[str]) -> str:
     word = token[0]
     return _SIGN_OF.get(word, "") or ("x" if word[0].isalpha() or word[0] == "_" else "0" if word[0].isdigit() else "")
+
+
+def texts_with_items(file: Path, items: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of those texts in a file of rows that hold an item, with the name of the item."""
+    with file.open("rb") as lines:
+        rows = map(read_json, lines)
+        return ItemIndex(items).texts_with_items((row["id"], row["text"]) for row in rows)
 
 
 def text_of(value: object) -> str:

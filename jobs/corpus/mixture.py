@@ -7,13 +7,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jobs.corpus.errors import BadParameter
 from jobs.corpus.manifest import CorpusManifest, Shard, ShardFile, publish_by_content, read_json, staging, verify_shards
+from jobs.corpus.options import SourceWeight, weight_of
 
 MIXTURE_NAME = "mixture.json"
 _FORMAT = 1
@@ -24,7 +27,8 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class MixtureFolder:
     """A finished mixture folder.
 
-    `files` are the training files in reading order, corpus and domain files alternating. `held_out` is the corpus'
+    `files` are the training files in reading order, corpus files alternating with repeated rows of heavier sources
+    (`_again`) and with those of the domain (`_domain`). `held_out` is the corpus'
     file, equal for all jobs; `held_out_domain` repeats its rows of the domain. `wanted_bytes` and `extra_bytes` are
     UTF-8 text bytes of domain data requested and added: `extra_rows` rows in `passes` rounds (the last may be partial)
     over the `domain_rows`.
@@ -73,15 +77,19 @@ def mixture(
 
     Every mixture has the full corpus as hard links (or copies). With a `domain`, rows with this tag are added up to
     `extra_share` of the corpus' text bytes: in seeded order, repeated in a new order if there are too few, each at most
-    `max_passes` times, because text seen more often is only memorised. Domain rows are spread over as many files as the
-    corpus has, so that `train-*.jsonl` alternates. An existing mixture is not changed. Raises BadParameter for an
-    invalid name, share or domain, CorpusDamaged for a missing file, and OSError; then nothing is left behind.
+    `max_passes` times, because text seen more often is only memorised. Rows of sources with a weight above one are
+    repeated accordingly. Added rows are spread over as many files as the corpus has, so that `train-*.jsonl`
+    alternates. An existing mixture is not changed. Raises BadParameter for an invalid name, share or domain,
+    CorpusDamaged for a missing file, and OSError; then nothing is left behind.
     """
     _check(corpus, job_name, domain, extra_share, max_passes)
     parent = out_dir or corpus.folder / "mixtures"
     wanted = round(extra_share * corpus.train_text_bytes) if domain else 0
-    places = [place for shard in corpus.train for place in _places(corpus.folder, shard, domain)]
-    chosen, passes = _choose(places, wanted, max_passes, f"{seed}:{job_name}:{corpus.version}")
+    order = f"{seed}:{job_name}:{corpus.version}"
+    in_domain = partial(_is_of, domain) if domain else None
+    places = [place for shard in corpus.train for place in _places(corpus.folder, shard, in_domain)]
+    chosen, passes = _choose(places, wanted, max_passes, order)
+    added = {"again": _repeated(corpus, order), "domain": chosen}
     with staging(parent) as scratch:
         folder = scratch / "mixture"
         folder.mkdir()
@@ -89,15 +97,16 @@ def mixture(
         for index, shard in enumerate(corpus.train):
             _link(corpus.folder / shard.name, folder / shard.name)
             files.append(shard)
-            first, last = (len(chosen) * end // len(corpus.train) for end in (index, index + 1))
-            if part := chosen[first:last]:
-                # "_" sorts after ".", so that each domain file follows its corpus file.
-                name = f"{Path(shard.name).stem}_domain.jsonl"
-                files.append(_copy_rows(corpus.folder, folder, name, part))
+            for kind, rows in added.items():
+                first, last = (len(rows) * end // len(corpus.train) for end in (index, index + 1))
+                if part := rows[first:last]:
+                    # "_" sorts after ".", so that each of these files follows its corpus file.
+                    name = f"{Path(shard.name).stem}_{kind}.jsonl"
+                    files.append(_copy_rows(corpus.folder, folder, name, part))
         _link(corpus.folder / corpus.held_out.name, folder / corpus.held_out.name)
         held_out_domain = None
         if domain:
-            kept_out = _places(corpus.folder, corpus.held_out, domain)
+            kept_out = _places(corpus.folder, corpus.held_out, in_domain)
             held_out_domain = _copy_rows(corpus.folder, folder, "heldout_domain.jsonl", kept_out)
         result = MixtureFolder(
             folder=folder,
@@ -149,17 +158,35 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
         raise BadParameter("domain", domain, f"one the corpus has tags for ({', '.join(domains) or 'it has none'})")
 
 
-def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
-    """Return the rows of a shard with the domain's tag, without their texts."""
+def _is_of(domain: str, row: Mapping[str, Any]) -> int:
+    return domain in row["domains"]
+
+
+def _repeats(weights: Sequence[SourceWeight], row: Mapping[str, Any]) -> int:
+    """Return how often a row is read again; of a fraction by its id, so that the other rows do not matter."""
+    weight = weight_of(row["source"], weights)
+    return int(max(0.0, weight.weight - 1 + int(row["id"][-8:], 16) / (1 << 32))) if weight else 0
+
+
+def _repeated(corpus: CorpusManifest, seed: str) -> list[_Place]:
+    """Return the rows of sources with a weight above one, as often as they are read again, in seeded order."""
+    weights = [SourceWeight(**weight) for weight in corpus.parameters.get("weights", ())]
+    times = partial(_repeats, weights) if any(weight.weight > 1 for weight in weights) else None
+    places = enumerate(place for shard in corpus.train for place in _places(corpus.folder, shard, times))
+    return [place for _, place in sorted(places, key=lambda one: _rank(one[1], f"{seed}:again:{one[0]}"))]
+
+
+def _places(folder: Path, shard: Shard, times: Callable[[Mapping[str, Any]], int] | None) -> list[_Place]:
+    """Return the rows of a shard without their texts, each as often as ``times`` says; None: no row."""
     result: list[_Place] = []
     offset = 0
-    if domain is None:
+    if times is None:
         return result
     with (folder / shard.name).open("rb") as file:
         for line in file:
             row = json.loads(line)
-            if domain in row["domains"]:
-                result.append(_Place(shard.name, offset, len(line), len(row["text"].encode())))
+            if count := times(row):
+                result += [_Place(shard.name, offset, len(line), len(row["text"].encode()))] * count
             offset += len(line)
     return result
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar
 
 from jobs.corpus.errors import BadParameter
 from jobs.nouns.values import TABLE, BadValue, Before, Bounds, PositiveSeconds, at_most
 
 STAGES = ("stage_1", "stage_2", "stage_3", "stage_4")
+SHINGLE_WORDS = 5  # words of a run, by which texts are compared
 VALUE = "{value}"  # what a rule puts in its place: what stands under its key
 
 
@@ -60,13 +63,34 @@ class CorpusRule:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceWeight:
+    """How often texts are trained on whose source matches ``path``, and at most how many bytes of them are used.
+
+    A ``weight`` of 0.25 keeps a quarter of these texts, one of 2 gives each of them twice to every job. ``max_bytes``
+    counts each kept text once; None: all of them.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
+
+    path: Annotated[str, Bounds(min_length=1)]
+    weight: Annotated[float, Bounds(ge=0, le=8)] = 1.0  # more often a text is only memorised
+    max_bytes: Annotated[int, Bounds(ge=0, le=1 << 50)] | None = None
+
+
+def weight_of(source: str, weights: Sequence[SourceWeight]) -> SourceWeight | None:
+    """Return the first weight that matches the source of a text; None if there is none."""
+    return next((weight for weight in weights if fnmatchcase(source, weight.path)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class CorpusOptions:
     """Options for reading and tagging; all of them are part of a corpus' version.
 
     `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag if its keywords weigh at least this share of
     all, or as much as one keyword that only one text in `rarity` has; `docs/corpus.md` has the formula.
     `document_characters`: maximum of a document from plain text; longer texts are split at a pause. `max_record_bytes`:
-    maximum of a JSON record; longer ones are findings. `rules` come before all other tags.
+    maximum of a JSON record; longer ones are findings. `rules` come before all other tags. Of `weights` the first that
+    matches a text counts.
     """
 
     relevance: float = 0.5
@@ -74,6 +98,7 @@ class CorpusOptions:
     document_characters: int = 16_384
     max_record_bytes: int = 4 << 20
     rules: tuple[CorpusRule, ...] = ()
+    weights: tuple[SourceWeight, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values that would make an empty or absurd corpus."""

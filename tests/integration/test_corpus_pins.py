@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from config.settings import CorpusSettings
+from jobs.catalogue import Catalogue
 from jobs.corpus.errors import NoSuchVersion
 from jobs.nouns.window import DAY
 from jobs.problem import Refusal
@@ -44,7 +45,7 @@ def world(database: Database, tmp_path: Path) -> SimpleNamespace:
 
     def data(**changed: Any) -> TrainingData:
         settings = corpus.model_copy(update=changed)
-        return TrainingData(tmp_path / "artifacts", settings, {}, database, lambda: NOW)
+        return TrainingData(tmp_path / "artifacts", settings, Catalogue(), database, lambda: NOW)
 
     return SimpleNamespace(source=source, data=data, database=database, root=tmp_path / "artifacts")
 

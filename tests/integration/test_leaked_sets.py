@@ -136,7 +136,7 @@ def test_each_corpus_that_a_job_had_before_counts(world: World, tmp_path: Path) 
 def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = corpus(tmp_path, "one", TEXTS[:2])
     begin(world, version, version)
-    monkeypatch.setattr("scheduler.service.versions.item_sets.sys", SimpleNamespace(executable="/bin/false"))
+    monkeypatch.setattr("scheduler.service.outside.child_process.sys", SimpleNamespace(executable="/bin/false"))
     world.judged("a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     (sentence,) = evidence(world)["leaks"]["sentences"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import CorpusSettings
+from jobs.catalogue import Catalogue
 from jobs.corpus.build import build as corpus_build
 from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec, Mixture
@@ -31,7 +32,7 @@ def data(database: Database, tmp_path: Path) -> TrainingData:
             jobs.add(tx, JobSpec(name, "manager", ("train",), 100, 10.0, mixture=mixture), NOW)
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"The node {n} balances {n} loads of {n * n} jobs." for n in range(200)))
-    return TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW)
+    return TrainingData(tmp_path / "root", corpus_of(text), Catalogue(), database, lambda: NOW)
 
 
 def test_a_job_without_a_mixture_gets_nothing_and_nothing_is_built(data: TrainingData, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_corpus_with_a_secret_is_not_copied_to_a_store_elsewhere(
     text = tmp_path / "text.txt"
     text.write_text(f"{text.read_text()}\n\nThe node logs in with npm_{'aB3dE6' * 6} at night.\n")
     store = DirectoryStore(tmp_path / "bucket")
-    there = TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW, store)
+    there = TrainingData(tmp_path / "root", corpus_of(text), Catalogue(), database, lambda: NOW, store)
     with pytest.raises(SecretsFound, match=r"corpus was not uploaded: it holds 1 secret: .*\.jsonl:\d+ \(npm token\)"):
         there.prefix("full")
     assert not list((tmp_path / "bucket").rglob("*.jsonl"))
@@ -96,10 +97,10 @@ def test_a_corpus_with_refused_personal_data_is_not_copied_to_a_store_elsewhere(
     text.write_text(f"{text.read_text()}\n\nAnna (anna.schmidt@uni-ulm.de) is paid by card 5425 2334 3010 9903.\n")
     store = DirectoryStore(tmp_path / "bucket")
     settings = corpus_of(text).model_copy(update={"refuse_personal": ("card number",)})
-    there = TrainingData(tmp_path / "root", settings, {}, database, lambda: NOW, store)
+    there = TrainingData(tmp_path / "root", settings, Catalogue(), database, lambda: NOW, store)
     assert there.fingerprint() == data.fingerprint()
     with pytest.raises(SecretsFound, match=r"it holds 1 personal value: .*\.jsonl:\d+ \(card number\)"):
         there.prefix("full")
     assert not list((tmp_path / "bucket").rglob("*.jsonl"))
-    TrainingData(tmp_path / "root", corpus_of(text), {}, database, lambda: NOW, store).prefix("full")
+    TrainingData(tmp_path / "root", corpus_of(text), Catalogue(), database, lambda: NOW, store).prefix("full")
     assert list((tmp_path / "bucket").rglob("train-*.jsonl"))

@@ -39,7 +39,7 @@ _PART = re.compile(r"(?s)(<!-- (\w+): make reference -->\n)(.*?)(<!-- end -->)")
 _MEANING = re.compile(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", re.MULTILINE)
 _KEY = re.compile(r"(# )?([a-z_]+) = (.*)")
 # Tables that people write by name; their keys stand in sections of their own.
-_TABLES = ("pools[]", "targets[]", "rules[]", "webhooks[]", "corpus.rules[]")
+_TABLES = ("pools[]", "targets[]", "rules[]", "webhooks[]", "corpus.rules[]", "corpus.weights[]")
 
 
 def commands() -> Iterator[tuple[str, Any]]:

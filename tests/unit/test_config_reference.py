@@ -80,8 +80,9 @@ def test_every_key_of_a_rule_and_a_webhook_is_in_the_reference(reference: str) -
 
 def test_every_key_of_a_rule_for_texts_is_in_the_page_of_the_corpus(repository: Path) -> None:
     page = (repository / "docs" / "corpus.md").read_text(encoding="utf-8").partition("## Rules")[2]
-    keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith("corpus.rules[]")}
-    assert len(keys) > 5
+    tables = ("corpus.rules[]", "corpus.weights[]")
+    keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith(tables)}
+    assert len(keys) > 7
     assert {key for key in keys if f"\n{key} = " not in page} == set()
 
 

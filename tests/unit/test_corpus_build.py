@@ -1,5 +1,6 @@
 """Building: sources, duplicates, tags, versions, and what a crash leaves behind."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from jobs.corpus.build.build import BuildProgress, build
 from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError
+from jobs.corpus.leaks import ItemIndex
 from jobs.corpus.manifest import CorpusManifest, open_corpus
-from jobs.corpus.options import CorpusOptions
+from jobs.corpus.options import CorpusOptions, SourceWeight
 from jobs.corpus.read.records import split_text
 from jobs.corpus.read.sources import Files, Stdlib, parse_source
 from jobs.payload.bounded_file import open_regular
@@ -227,3 +230,105 @@ build([Files(Path(sys.argv[1]))], Path(sys.argv[2]), {}, progress=stop)
     assert not list((tmp_path / "out").glob("[0-9a-f]*"))
     manifest = build([Files(folder)], tmp_path / "out", {})
     assert {path.name for path in (tmp_path / "out").iterdir()} == {".lock", manifest.version}
+
+
+ITEMS = [
+    f"The ferry number {n} crosses river {n * 7} at noon, carrying {n * 13} bees and a clock to Fürth."
+    for n in range(5)
+]
+
+
+def test_texts_that_hold_items_of_test_sets_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    lines = [json.dumps({"id": f"ferry-{n}", "prompt": text}) for n, text in enumerate(ITEMS)]
+    (tmp_path / "set" / "items.jsonl").write_text("\n".join(lines))
+    texts = [f"Town {n} has {n * 3} bridges, {n * 5} mills and {n + 9} gates." for n in range(80)]
+    leaky = [ITEMS[3].upper(), f"As they say: {ITEMS[1]} And so on."]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*leaky, *texts]))
+    sources = [Files(tmp_path / "in.jsonl")]
+    plain = build(sources, tmp_path / "out", {})
+    clean = build(sources, tmp_path / "out", {}, test_sets=[tmp_path / "set", tmp_path / "absent.jsonl"])
+    assert plain.rows == 82
+    assert {row["text"] for row in rows(clean)} == set(texts)
+    assert clean.findings == {"test_item": 2, "unreadable": 1}
+    found = [json.loads(line) for line in clean.findings_path.read_text().splitlines()]
+    assert [(one["source"], one["line"], one["detail"]) for one in found] == [
+        ("in.jsonl", 1, "holds the test item ferry-3 of set; left out"),
+        ("in.jsonl", 2, "holds the test item ferry-1 of set; left out"),
+        ("absent.jsonl", 0, "a test set that no text was compared with: No such file or directory"),
+    ]
+    assert list(clean.parameters["test_sets"].values()) == ["set"]
+    assert "test_sets" not in plain.parameters
+    assert "weights" not in plain.parameters  # versions of corpora that were built before are the same
+
+
+def test_what_is_left_holds_no_item_for_the_leak_check_either(tmp_path: Path) -> None:
+    """Near the number of texts from which on a passage is boilerplate, held-out texts must not make the difference."""
+    item = ITEMS[0]
+    (tmp_path / "items.jsonl").write_text(json.dumps({"id": "ferry", "prompt": item}))
+    part = " ".join(item.split()[:12])
+    for copies in (15, 21, 25, 60):
+        texts = [f"{part} {n} {n * n} {n + 1} {n + 2}" for n in range(copies)]
+        texts += [f"Town {n} has {n * 3} bridges." for n in range(300)]
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        sources = [Files(tmp_path / "in.jsonl")]
+        clean = build(sources, tmp_path / "out", {}, held_out_fraction=0.1, test_sets=[tmp_path / "items.jsonl"])
+        trained = [(str(n), row["text"]) for n, row in enumerate(rows(clean)[: -clean.held_out.rows])]
+        assert not ItemIndex({"ferry": item}).seen_in(trained), copies
+
+
+def test_weights_and_caps_choose_texts_by_their_content(tmp_path: Path) -> None:
+    for folder in ("books", "code", "rest"):
+        (tmp_path / folder).mkdir()
+        for n in range(200):
+            (tmp_path / folder / f"{n}.txt").write_text(f"{folder} text {n:04} of the series")
+    sources = [Files(tmp_path / folder) for folder in ("books", "code", "rest")]
+    weights = (SourceWeight("books/*", 0.25), SourceWeight("code/*", max_bytes=1_000), SourceWeight("*/1*"))
+    options = CorpusOptions(weights=weights)
+    made = build(sources, tmp_path / "out", {}, options=options)
+    counts = {name: one["texts"] for name, one in made.shares["source"].items()}
+    size = len("code text 0000 of the series")
+    assert counts["code"] == 1_000 // size
+    assert 30 <= counts["books"] <= 70
+    assert counts["rest"] == 200
+    assert made.findings == {"sampled_out": 600 - made.rows}
+    assert build(sources[::-1], tmp_path / "other", {}, options=options).version == made.version
+    (tmp_path / "books" / "more.txt").write_text("one more book")
+    more = build(sources, tmp_path / "out", {}, options=options)
+    assert {row["id"] for row in rows(made)} <= {row["id"] for row in rows(more)}
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"weight": 9.0}, {"max_bytes": -1}])
+def test_weights_that_no_text_can_have_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(SourceWeight).validate_python({"path": "*", **wrong})
+
+
+def test_a_card_and_a_croissant_file_say_what_a_version_holds(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "LICENSE").write_text("MIT License\n\nCopyright Ann\n")
+    (tmp_path / "code" / "a.py").write_text("# SPDX-License-Identifier: Apache-2.0\nprint(1)\n")
+    (tmp_path / "code" / "b.py").write_text("print('a | b')\n")
+    lines = [{"text": "one", "license": "CC-BY-4.0"}, {"text": "two", "license": "CC-BY-4.0"}, {"text": "three"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    sources = [Files(tmp_path / "code"), Files(tmp_path / "in.jsonl")]
+    options = CorpusOptions(weights=(SourceWeight("*"),))
+    made = build(sources, tmp_path / "out", DOMAINS, shard_bytes=256, options=options)
+    card = (made.folder / "README.md").read_text()
+    assert "| code | 3 |" in card
+    assert "Apache-2.0 (1), MIT License (1)" in card
+    assert "none named (1), CC-BY-4.0 (2)" in card
+    assert "| weight of * | 1 |" in card
+    document = json.loads((made.folder / "croissant.json").read_text())
+    assert document["license"] == ["Apache-2.0", "CC-BY-4.0", "MIT License"]
+    files = {one["name"]: one for one in document["distribution"] if one["@type"] == "cr:FileObject"}
+    assert set(files) == {path.name for path in made.folder.glob("*.jsonl")} - {"findings.jsonl"}
+    for name, one in files.items():
+        assert one["sha256"] == hashlib.sha256((made.folder / name).read_bytes()).hexdigest()
+    row = rows(made)[0]
+    for record_set in document["recordSet"]:
+        columns = {field["source"]["extract"]["column"] for field in record_set["field"]}
+        assert columns <= row.keys()
+    (made.folder / "README.md").unlink()  # as a version that an older release built
+    assert build(sources, tmp_path / "out", DOMAINS, shard_bytes=256, options=options) == made
+    assert (made.folder / "README.md").read_text() == card

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from jobs.corpus.build.build import build
 from jobs.corpus.errors import BadParameter, CorpusDamaged
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.mixture import mixture, open_mixture
+from jobs.corpus.options import CorpusOptions, SourceWeight
 from jobs.corpus.read.sources import Files
 
 DOMAINS = {"urm": ["gpu"], "uim": ["api"], "uam": ["poem"]}
@@ -128,3 +130,23 @@ def test_a_changed_mixture_is_noticed(corpus: CorpusManifest, tmp_path: Path) ->
 def test_bad_arguments_are_named(corpus: CorpusManifest, job: str, domain: str, share: float, message: str) -> None:
     with pytest.raises(BadParameter, match=message):
         mixture(corpus, job, domain, share)
+
+
+def test_sources_that_weigh_more_are_read_more_often(tmp_path: Path) -> None:
+    for name in ("light", "heavy"):
+        lines = [json.dumps({"text": f"{name} text {n} " + f"word{n} " * 40}) for n in range(100)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    sources = [Files(tmp_path / f"{name}.jsonl") for name in ("light", "heavy")]
+    options = CorpusOptions(weights=(SourceWeight("heavy.jsonl", 2.5), SourceWeight("*", 0.5)))
+    corpus = build(sources, tmp_path / "out", {}, shard_bytes=20_000, held_out_fraction=0.0, options=options)
+    made = mixture(corpus, "uff-main", None, 0.0)
+    assert mixture(corpus, "uff-main", None, 0.0) == made
+    texts = Counter(str(row["text"]) for row in read(made.folder, "train-*.jsonl"))
+    times = Counter((text.split()[0], count) for text, count in texts.items())
+    assert times["heavy", 2] + times["heavy", 3] == 100
+    assert 30 <= times["heavy", 3] <= 70
+    assert set(times) == {("light", 1), ("heavy", 2), ("heavy", 3)}
+    assert [shard.name for shard in made.files] == sorted(path.name for path in made.folder.glob("train-*.jsonl"))
+    names = [shard.name for shard in made.files]
+    assert names[:2] == ["train-00000.jsonl", "train-00000_again.jsonl"]
+    assert len(names) == 2 * len(corpus.train) > 2

@@ -18,7 +18,9 @@ from typing import Any, BinaryIO, Literal
 from zlib import crc32
 
 from jobs.corpus.build.rules import Rules, Tags
+from jobs.corpus.card import describe, licence_of
 from jobs.corpus.errors import BadParameter, CorpusError, Findings, Kind
+from jobs.corpus.leaks import text_of, texts_with_items
 from jobs.corpus.manifest import (
     FINDINGS_NAME,
     FORMAT,
@@ -30,9 +32,10 @@ from jobs.corpus.manifest import (
     publish_by_content,
     staging,
 )
-from jobs.corpus.options import CorpusOptions
+from jobs.corpus.options import SHINGLE_WORDS, CorpusOptions, SourceWeight, weight_of
 from jobs.corpus.read.records import CorpusDocument, clean
 from jobs.corpus.read.sources import Loader, Source, label_of
+from jobs.payload.scorers.items import BadItems, items_at
 
 _REPORT_EVERY = 256
 # A domain with fewer clusters cannot spare one for measuring.
@@ -62,6 +65,8 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
     shard_bytes: int = 8 << 20,
     seed: int = 0,
     options: CorpusOptions = CorpusOptions(),  # noqa: B008 - frozen
+    test_sets: Sequence[Path] = (),
+    find_leaks: Callable[[Path, Mapping[str, str]], Mapping[str, str]] = texts_with_items,
     progress: Callable[[BuildProgress], None] = lambda _progress: None,
 ) -> CorpusManifest:
     """Build the corpus of `sources` in `out_dir/<version>` and return its manifest. Raises CorpusError, OSError.
@@ -70,7 +75,7 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
     sources, files and records. An existing corpus is not changed, and nothing incomplete remains after an error or a
     kill. `domains` are the keywords of each manager; `held_out_fraction` is the share of text bytes kept from training
     in whole duplicate clusters, and `held_out_wanted` a number of clusters to reach if enough text remains; a training
-    file is closed at `shard_bytes`.
+    file is closed at `shard_bytes`. Texts that hold an item of `test_sets` are left out, as `find_leaks` finds them.
     """
     if not 0 <= held_out_fraction <= 0.5:
         raise BadParameter("held_out_fraction", held_out_fraction, "from 0 to 0.5")
@@ -89,6 +94,8 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
                 spool.add(document)
                 if spool.documents_read % _REPORT_EVERY == 0:
                     progress(BuildProgress("reading", spool.documents_read, None, loader.bytes_read))
+        compared = _decontaminate(spool, test_sets, find_leaks, findings)
+        _sample(spool.entries, options.weights, findings)
         if not spool.entries:
             findings_text = ", ".join(f"{kind} {count}" for kind, count in sorted(findings.counts.items()))
             raise CorpusError(
@@ -133,7 +140,9 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
                 "held_out_wanted": held_out_wanted,
                 "shard_bytes": shard_bytes,
                 "seed": seed,
-                **asdict(options),
+                # Not named where they are empty, so that corpora of older versions keep theirs.
+                **{key: value for key, value in asdict(options).items() if key != "weights" or value},
+                **({"test_sets": compared} if compared else {}),
                 **METHOD,
             },
             documents_read=spool.documents_read,
@@ -154,7 +163,53 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
             keywords=tagger.counts(),
         )
         target = publish_by_content(manifest, FORMAT, folder, MANIFEST_NAME, out_dir)
-    return open_corpus(target)
+    built = open_corpus(target)
+    licences: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for entry in entries:
+        licences[label_of(entry.source)][entry.licence] += 1
+    describe(built, licences)
+    return built
+
+
+def _decontaminate(
+    spool: Spool,
+    test_sets: Sequence[Path],
+    find_leaks: Callable[[Path, Mapping[str, str]], Mapping[str, str]],
+    findings: Findings,
+) -> dict[str, str]:
+    """Remove the texts that hold an item of a test set; return the names of the compared sets by digest."""
+    compared: dict[str, str] = {}
+    items: dict[str, str] = {}
+    for path in sorted(test_sets):
+        try:
+            test_set = items_at(path)
+        except (BadItems, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            findings.add(Kind.UNREADABLE, path.name, 0, f"a test set that no text was compared with: {why}")
+            continue
+        compared[test_set.digest] = path.name
+        items |= {f"{item.id} of {path.name}": text_of(item.task) for item in test_set.items.values()}
+    for name, item in sorted(find_leaks(spool.written(), items).items()) if items else ():
+        entry = spool.entries.pop(name)
+        findings.add(Kind.TEST_ITEM, entry.source, entry.line, f"holds the test item {item}; left out")
+    return compared
+
+
+def _sample(entries: dict[str, BuildEntry], weights: Sequence[SourceWeight], findings: Findings) -> None:
+    """Remove texts of which a weight below one or a maximum of bytes leaves no room, whatever their order."""
+    sizes: Counter[SourceWeight] = Counter()
+    for name in sorted(entries) if weights else ():
+        entry = entries[name]
+        if (weight := weight_of(entry.source, weights)) is None:
+            continue
+        full = weight.max_bytes is not None and sizes[weight] + entry.text_bytes > weight.max_bytes
+        # The last digits, because the first ones decide which texts a maximum leaves out.
+        if full or int(name[-8:], 16) >= weight.weight * (1 << 32):
+            limit = f"max_bytes {weight.max_bytes}" if full else f"weight {weight.weight:g}"
+            findings.add(Kind.SAMPLED_OUT, entry.source, entry.line, f"{limit} of {weight.path}; left out")
+            del entries[name]
+        else:
+            sizes[weight] += entry.text_bytes
 
 
 def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
@@ -268,11 +323,13 @@ class BuildEntry:
     length: int
     text_bytes: int
     source: str
+    line: int
     signature: bytes
     stage: str | None
     manager: str | None
     held: int  # keywords, as bits
     tags: Tags  # of rules
+    licence: str
 
 
 class Spool:
@@ -313,19 +370,26 @@ class Spool:
             if self.row(present) <= row:
                 return
         self._file.seek(self._end)
-        self._file.write(row)
+        self._file.write(row + b"\n")
         self.entries[name] = BuildEntry(
             offset=self._end,
             length=len(row),
             text_bytes=len(text.encode()),
             source=document.source,
+            line=document.line,
             signature=present.signature if present else signature(words),
             stage=document.stage,
             manager=document.manager,
             held=self._keywords.held(text),
             tags=tags,
+            licence=licence_of(text, document.source, document.metadata),
         )
-        self._end += len(row)
+        self._end += len(row) + 1
+
+    def written(self) -> Path:
+        """Return the file with all rows, a line each, also those of copies that were replaced."""
+        self._file.flush()
+        return Path(self._file.name)
 
     def row(self, entry: BuildEntry) -> bytes:
         """Return the row of an entry, without its tags."""
@@ -430,7 +494,6 @@ class DomainTagger:
 
 
 # Exact and near duplicates: digests of normalised text, MinHash signatures, clusters by LSH banding.
-SHINGLE_WORDS = 5
 SIGNATURE_SIZE = 64
 BAND_ROWS = 4
 SIMILARITY = 0.7

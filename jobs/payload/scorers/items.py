@@ -73,6 +73,15 @@ def read_items(path: Path) -> ItemSet:
     return ItemSet(digest.hexdigest(), items)
 
 
+def items_at(place: Path) -> ItemSet:
+    """Read a test set from a file, or from the only JSON lines file of a folder. Raises BadItems, OSError."""
+    files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files[:5]) or "none"
+        raise BadItems(f"{place.name}: it must have one file of JSON lines (.jsonl), and has: {names}")
+    return read_items(files[0])
+
+
 def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
     """Yield number and object of each line; None for a line that is too long or no JSON object."""
     number = 0

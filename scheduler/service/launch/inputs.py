@@ -42,6 +42,7 @@ from platforms.base import Capabilities, Published
 from scheduler.core.plan import Placement
 from scheduler.service.faults.isolation import ready, succeeds, why
 from scheduler.service.outside.calls import fail, tell
+from scheduler.service.outside.child_process import ChildFailed, call_in_child
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
 from scheduler.store.engine import Database
@@ -231,10 +232,12 @@ NO_SOURCES = (
 
 if TYPE_CHECKING:
     from config.settings import CorpusSettings
+    from jobs.catalogue import Catalogue
     from jobs.corpus.build.build import BuildProgress
     from jobs.corpus.folder import CorpusFolder
     from jobs.corpus.manifest import CorpusManifest
 _STEP_PERCENT = 5
+_LEAKS_SECONDS_MAX = 6 * 3_600.0
 _WAITS = "waits for a build that goes on elsewhere"
 
 
@@ -250,7 +253,7 @@ def _bytes_of(source: str, max_bytes: int) -> int:
 
 
 class TrainingData:
-    """Corpora and mixtures below ``root/corpus``, by the ``settings`` and the keyword lists of ``domains``.
+    """Corpora and mixtures below ``root/corpus``, by the ``settings`` and the models of the ``catalogue``.
 
     Sessions read them in place if ``root`` is the folder of a directory store; otherwise they are copied to ``store``.
     ``now`` returns scheduled UTC seconds.
@@ -260,7 +263,7 @@ class TrainingData:
         self,
         root: Path,
         settings: CorpusSettings,
-        domains: Mapping[str, Sequence[str]],
+        catalogue: Catalogue,
         database: Database,
         now: Callable[[], int],
         store: BlobStore | None = None,
@@ -268,7 +271,7 @@ class TrainingData:
         self._root = root
         self._store = store
         self._settings = settings
-        self._domains = domains
+        self._catalogue = catalogue
         self._database = database
         self._now = now
         self._prefixes: dict[tuple[str, Mixture, int], str] = {}
@@ -289,13 +292,16 @@ class TrainingData:
 
     def fingerprint(self) -> str:
         """Return a text that is equal for equal recipes of a new corpus."""
-        domains = {name: sorted(words) for name, words in self._domains.items()}
-        recipe = {
-            **self._settings.model_dump(exclude={"refuse_personal"}),
-            "sources": sorted(self.sources),
-            "domains": domains,
-        }
-        return json.dumps(recipe, sort_keys=True)
+        domains = {name: sorted(words) for name, words in self._catalogue.domains.items()}
+        settings = self._settings.model_dump(exclude={"refuse_personal", "weights", "decontaminate"})
+        # Not named where they are empty, so that the corpora of older versions still are those of their settings.
+        later = {"weights": self._settings.model_dump(include={"weights"})["weights"], "test_sets": self._test_sets}
+        recipe = {**settings, "sources": sorted(self.sources), "domains": domains}
+        return json.dumps({**recipe, **{key: value for key, value in later.items() if value}}, sort_keys=True)
+
+    @property
+    def _test_sets(self) -> tuple[str, ...]:
+        return self._catalogue.test_sets if self._settings.decontaminate else ()
 
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, building corpus and mixture if they are missing.
@@ -353,10 +359,12 @@ class TrainingData:
         built = build(
             [Stdlib(settings.max_bytes) if source == "stdlib" else parse_source(source) for source in sources],
             self.folder.root,
-            self._domains,
+            self._catalogue.domains,
             held_out_fraction=settings.held_out_fraction,
             held_out_wanted=settings.held_out_clusters,
-            options=CorpusOptions(rules=settings.rules),
+            options=CorpusOptions(rules=settings.rules, weights=settings.weights),
+            test_sets=[Path(place) for place in self._test_sets],
+            find_leaks=_find_leaks,
             progress=_build_progress(sources, settings.max_bytes, say),
         )
         old, now = self.folder.current(), self._now()
@@ -405,6 +413,19 @@ class TrainingData:
             if current.version and current.recipe == self.fingerprint():
                 return self.folder.open(current.version)
             return self._build("daemon", tell)
+
+
+def _find_leaks(file: Path, items: Mapping[str, str]) -> Mapping[str, str]:
+    """Call ``texts_with_items`` in a process of its own: an index of many items takes hundreds of megabytes."""
+    from jobs.corpus.errors import CorpusError
+    from jobs.corpus.leaks import texts_with_items
+
+    try:
+        found: Mapping[str, str] = call_in_child("leak check", _LEAKS_SECONDS_MAX, texts_with_items, file, items)
+    except ChildFailed as error:
+        remedy = "Build it again, or without this comparison: corpus.decontaminate = false"
+        raise CorpusError("the texts could not be compared with the test sets", str(error), remedy) from error
+    return found
 
 
 def _has_begun(record: JobRecord) -> bool:

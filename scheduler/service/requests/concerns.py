@@ -28,7 +28,7 @@ from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
-from jobs.payload.scorers.items import BadItems, Item, read_items
+from jobs.payload.scorers.items import BadItems, Item, items_at
 from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.options import rows_at_once
@@ -332,12 +332,7 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
         return
     place = Path(wanted.test_set.source)
     try:
-        files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
-        if len(files) != 1:
-            why = f"it must have one file of JSON lines (.jsonl), and has {len(files)}"
-            yield "evaluation.set", str(place), why, "name the file itself"
-            return
-        items = read_items(files[0]).items.values()
+        items = items_at(place).items.values()
     except (BadItems, OSError) as error:
         reason = str(error) if isinstance(error, BadItems) else (error.strerror or str(error)).lower()
         yield "evaluation.set", str(place), reason, "no version of this model can be judged by it as it is"

@@ -7,7 +7,6 @@ a separate process for it.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +22,14 @@ from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.leaks import OF_EXCERPTS, SHARED, ItemIndex, text_of
 from jobs.corpus.manifest import CorpusManifest
 from jobs.payload.bounds import read_json
-from jobs.payload.scorers.items import BadItems, Item, ItemSet, read_items
+from jobs.payload.scorers.items import Item, ItemSet, items_at
 from jobs.payload.store.manifest import sha256_file, split_key
 from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from scheduler.service.launch.inputs import KIND, bring, put_tree
-from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
+from scheduler.service.outside.child_process import ChildFailed, call_in_child
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
@@ -84,13 +83,10 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
         return leaks_of(items, trained, None)
     held_out = test_set.source == HELD_OUT
     shared = OF_EXCERPTS if held_out else SHARED
-    child = ChildHost("leak check", (sys.executable, "-m", __name__))
     try:
-        leaks: dict[str, Any] = child.ask((items, trained, folder, shared), _SECONDS_MAX)
+        leaks: dict[str, Any] = call_in_child("leak check", _SECONDS_MAX, leaks_of, items, trained, folder, shared)
     except ChildFailed as error:
         return leaks_of(items, trained, None, failed=str(error))
-    finally:
-        child.rest()
     return {**leaks, "held_out": held_out}
 
 
@@ -202,15 +198,10 @@ def items_of(ports: Ports, test_set: Input) -> ItemSet:
         with ports.database.read() as tx:
             digest = trees.copies(tx)[test_set.digest]
     with tempfile.TemporaryDirectory(prefix="schedctl-set-") as scratch:
-        target = Path(scratch) / "set"
+        target = Path(scratch) / "test set"
         try:
             fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
-            files = sorted(target.glob("*.jsonl"))
-            if len(files) != 1:
-                names = ", ".join(path.name for path in files[:5]) or "none"
-                why = f"the test set {test_set.source} must have one file of JSON lines (.jsonl), and has: {names}"
-                raise BadItems(why)
-            return read_items(files[0])
+            return items_at(target)
         finally:
             remove_tree(target)
 
@@ -224,7 +215,3 @@ def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
             domain = row["domains"][0] if row["domains"] else ""
             text = row["text"][:TEXT_CHARACTERS]
             yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
-
-
-if __name__ == "__main__":
-    serve(lambda question: leaks_of(*question))

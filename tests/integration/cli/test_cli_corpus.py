@@ -229,3 +229,33 @@ def test_a_version_is_searched_for_personal_data(
     allowed = schedctl("corpus", "scan", "--allow-secrets")
     assert allowed.code == 0
     assert schedctl("corpus", "scan").code == 0
+
+
+JUDGED = """
+[[jobs]]
+name = "judged"
+role = "manager"
+command = ["train"]
+target_step = 100
+steps_per_hour = 10
+mixture = {}
+evaluation = { command = ["score"], set = "items.jsonl" }
+gates = [{ metric = "a", kind = "threshold", minimum = 0.5 }]
+"""
+
+
+def test_a_build_leaves_out_items_of_the_models_files_and_what_weights_say(
+    text: Path, home: Path, database: Database, schedctl: Schedctl
+) -> None:
+    settings, models = home / "config.toml", home / "models.toml"
+    models.write_text(models.read_text() + JUDGED)
+    (home / "items.jsonl").write_text(json.dumps({"id": "seen", "prompt": (text / "7.md").read_text()}))
+    weights = '[[corpus.weights]]\npath = "*/8.md"\nweight = 0\n[clock]'
+    settings.write_text(settings.read_text().replace("[clock]", weights, 1))
+    built = schedctl("corpus", "build", "--json").document["corpus"]
+    assert built["findings"] == {"sampled_out": 1, "test_item": 1}
+    assert built["rows"] == 58
+    assert schedctl("corpus", "show", "--json").document["as_set"]
+    settings.write_text(settings.read_text().replace("[corpus]", "[corpus]\ndecontaminate = false", 1))
+    assert not schedctl("corpus", "show", "--json").document["as_set"]
+    assert schedctl("corpus", "build", "--json").document["corpus"]["findings"] == {"sampled_out": 1}
