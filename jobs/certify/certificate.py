@@ -78,11 +78,11 @@ def certify(
         result = None if why else judge_strike(script, strike, plan)
         if result is None:
             skipped.append(strike.name)
-            found = f"skipped, {why or f'it reached step {script.target_step} and had nothing to resume'}"
+            outcome = f"skipped, {why or f'it reached step {script.target_step} and had nothing to resume'}"
         else:
             results.append(result)
-            found = f"{result.level} {'; '.join(finding.message for finding in result.findings)}".rstrip()
-        tell(f"{number}/{len(strikes)} {strike.name}: {found}")
+            outcome = f"{result.level} {'; '.join(finding.message for finding in result.findings)}".rstrip()
+        tell(f"{number}/{len(strikes)} {strike.name}: {outcome}")
     if not results:
         raise Refusal(
             "not certified", f"it never had to resume on its way to step {script.target_step}", "Give more --steps"

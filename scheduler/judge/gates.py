@@ -321,11 +321,11 @@ def judge(
 
 def _with_means(gates: Sequence[QualityGate], scores: Scores, leaks: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the leaks with ``means``, by metric: over all items, and over those that were not seen."""
-    seen = frozenset(leaks.get("leaked", ()))
+    leaked = frozenset(leaks.get("leaked", ()))
     means, sentences = {}, list(leaks.get("sentences", ()))
     for metric in dict.fromkeys(gate.metric for gate in gates):
         values = scores.by_metric.get(metric, {})
-        unseen = {item: score for item, score in values.items() if item not in seen}
+        unseen = {item: score for item, score in values.items() if item not in leaked}
         if len(unseen) < len(values):
             means[metric] = {"all": _mean(values), "unseen": _mean(unseen) if unseen else None}
             without = f"{_mean(unseen):.4g} over the {len(unseen)} not seen" if unseen else "all of which were seen"
