@@ -121,8 +121,8 @@ def test_a_large_checkpoint_is_given_the_time_that_its_bytes_take() -> None:
     """16 GB of all weights, and half of one of an adapter; a job that saved somewhere is known to take so long."""
     adapter, everything = job(), job("--lora", "0", inputs={"base": "hf:deepseek-ai/deepseek-coder-1.3b-base@main"})
     assert (adapter.checkpoint_seconds, 250 < everything.checkpoint_seconds < 400) == (60, True)
-    seen = RateRecord("big", "t4", 0.05, 0.05, 4, 60, 500, NOW)
-    another = RateRecord("other", "desk", 0.05, 0.05, 4, 60, 900, NOW)
+    seen = RateRecord(0.05, 0.05, 4, 60, 500, job="big", pool="t4", at=NOW)
+    another = RateRecord(0.05, 0.05, 4, 60, 900, job="other", pool="desk", at=NOW)
     desk = POOLS["desk"]
     assert Overheads({("big", "t4"): seen}).prior(adapter, desk).checkpoint_seconds == 500
     assert Overheads({("other", "t4"): seen}).prior(adapter, desk).checkpoint_seconds == 60, "another's is another size"
@@ -165,7 +165,7 @@ def test_a_pool_that_was_never_used_has_the_advisers_speed() -> None:
 def test_what_was_measured_elsewhere_scales_it_and_makes_it_surer() -> None:
     spec = job("--use-4bit")
     before = view(spec).rates
-    seen = RateRecord("big", "t4", before["t4"].steps_per_second / 2, 0.05, 3, 60, 10, NOW)
+    seen = RateRecord(before["t4"].steps_per_second / 2, 0.05, 3, 60, 10, job="big", pool="t4", at=NOW)
     after = view(spec, (seen,)).rates
     assert after["t4"].steps_per_second == seen.steps_per_second
     assert after["t4"].sigma == 0.05
@@ -210,10 +210,10 @@ def test_cards_of_pools_are_known_by_the_expected_device_first() -> None:
 
 def test_runs_of_ours_are_what_was_seen() -> None:
     measured = {
-        ("big", "desk"): RateRecord("big", "desk", 0.05, 0.05, 4, 60, 10, NOW),
-        ("big", "gone"): RateRecord("big", "gone", 0.1, 0.05, 4, 60, 10, NOW),
-        ("big", "t4"): RateRecord("big", "t4", 1e6, 0.05, 4, 60, 10, NOW),  # no T4 can
-        ("other", "desk"): RateRecord("other", "desk", 0.1, 0.05, 4, 60, 10, NOW),
+        ("big", "desk"): RateRecord(0.05, 0.05, 4, 60, 10, job="big", pool="desk", at=NOW),
+        ("big", "gone"): RateRecord(0.1, 0.05, 4, 60, 10, job="big", pool="gone", at=NOW),
+        ("big", "t4"): RateRecord(1e6, 0.05, 4, 60, 10, job="big", pool="t4", at=NOW),  # no T4 can
+        ("other", "desk"): RateRecord(0.1, 0.05, 4, 60, 10, job="other", pool="desk", at=NOW),
     }
     (row,) = seen_of_runs([job("--use-4bit")], measured, POOLS)
     assert (row.card, row.model, row.method, row.steps) == ("4090", "deepseek-coder-6.7b", "qlora", 80)
@@ -233,7 +233,9 @@ def test_a_new_job_goes_as_fast_as_its_kind_did(database: Database) -> None:
     with database.write() as tx:
         for spec in (first, second, job(name="sixteen")):
             jobs.add(tx, spec, NOW)
-        rates.put(tx, RateRecord("big", "desk", guessed["desk"].steps_per_second / 2, 0.05, 10, 60, 10, NOW))
+        rates.put(
+            tx, RateRecord(guessed["desk"].steps_per_second / 2, 0.05, 10, 60, 10, job="big", pool="desk", at=NOW)
+        )
     with database.read() as tx:
         snapshot = load_snapshot(tx, pools, NOW, 7 * 86_400)
         asked = view_of_new(job("--use-4bit", name="asked"), pools, NOW, 4, priors_of(tx, pools))

@@ -194,7 +194,7 @@ def test_no_speed_is_learned_that_nothing_can_have(world: SimpleNamespace, speed
 def test_speeds_that_an_older_version_believed_are_as_if_not_measured(world: SimpleNamespace, speed: float) -> None:
     """Every plan failed, and only surgery on the database helped."""
     with world.database.write() as tx:
-        rates.put(tx, rates.RateRecord("ufm", "desk", speed, 1e300, 4, 10**15, 10**15, NOW))
+        rates.put(tx, rates.RateRecord(speed, 1e300, 4, 10**15, 10**15, job="ufm", pool="desk", at=NOW))
     with world.database.read() as tx:
         found = rates.get(tx, "ufm", "desk")
         assert found is not None

@@ -121,7 +121,7 @@ def test_a_session_that_hardly_trained_teaches_what_it_lost(world: SimpleNamespa
 def test_set_ups_and_saves_that_hang_never_shut_a_pool(rules: dict[str, Any], saving: float) -> None:
     """As long as the pool allows is tried, whatever was seen."""
     pool = replace(DESK, **rules)
-    hung = rates.RateRecord("ufm", "desk", 0.03, 0.3, 4, 90_000, round(saving), NOW, 50_000, 1.5, 1.5)
+    hung = rates.RateRecord(0.03, 0.3, 4, 90_000, round(saving), 50_000, 1.5, 1.5, job="ufm", pool="desk", at=NOW)
     record = jobs.JobRecord(spec("ufm"), Queued(NOW), 0, 0, 0, None, None, NOW, 1)
     found = job_view(record, {"desk": pool}, Overheads({("ufm", "desk"): hung}), None)
     snapshot = Snapshot(NOW // DAY * DAY, (found,), (PoolView(pool),), DAY)
@@ -148,7 +148,7 @@ def test_a_whole_job_that_was_cut_short_gets_all_its_time(world: SimpleNamespace
     """What was expected of it by others like it was too little: its definition says how long it may take."""
     with world.database.write() as tx:
         jobs.change_spec(tx, "ufm", NOW, "test", whole=True, target_step=1, steps_per_hour=0.5)
-        rates.put(tx, rates.RateRecord("ufm", "desk", 1 / 600, 0.3, 1, 60, 10, NOW))
+        rates.put(tx, rates.RateRecord(1 / 600, 0.3, 1, 60, 10, job="ufm", pool="desk", at=NOW))
     assert view(world).rates["desk"].steps_per_second == 1 / 600
     result(world, HOUR, setup_seconds=60, **end)
     assert (rate(world).steps_per_second, rate(world).samples) == (0.0, 0)

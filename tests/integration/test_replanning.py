@@ -108,7 +108,7 @@ def test_what_a_run_taught_is_in_the_next_plan(world: SimpleNamespace) -> None:
     world.cloud.scripts.append(Script(runs_seconds=600))
     settled(world)
     world.clock.present += 700
-    rate = rates.RateRecord("ufm", "desk", 0.05, 0.1, 3, 240, 30, NOW)
+    rate = rates.RateRecord(0.05, 0.1, 3, 240, 30, job="ufm", pool="desk", at=NOW)
     _write(world, lambda tx: rates.put(tx, rate))
     for _ in range(10):
         planned(world, after=120)

@@ -115,7 +115,7 @@ def test_a_job_that_takes_a_removed_ones_name_begins_anew_or_goes_on(database: D
         checkpoints.record(tx, a_manifest("ufm", 40), NOW)
         jobs.note_progress(tx, "ufm", 40, manifest_key("ufm", 40, 1))
         for name in ("ufm", "b"):
-            rates.put(tx, rates.RateRecord(name, "kaggle", 1.0, 0.1, 1, 600, 60, NOW))
+            rates.put(tx, rates.RateRecord(1.0, 0.1, 1, 600, 60, job=name, pool="kaggle", at=NOW))
         jobs.remove(tx, "ufm", NOW + 1, "ann")
         removed = jobs.find(tx, "ufm")
         assert removed is not None

@@ -294,7 +294,7 @@ def test_old_plans_are_dropped(database: Database, monkeypatch: pytest.MonkeyPat
 
 
 def test_rates_are_replaced(database: Database) -> None:
-    first = rates.RateRecord("ufm", "kaggle", 0.1, 0.2, 0, 600, 60, NOW)
+    first = rates.RateRecord(0.1, 0.2, 0, 600, 60, job="ufm", pool="kaggle", at=NOW)
     second = dataclasses.replace(first, steps_per_second=1 / 3, samples=4)
     with database.write() as tx:
         jobs.add(tx, plain_spec("ufm"), NOW)

@@ -66,7 +66,7 @@ def test_an_evaluation_is_planned_with_what_the_last_one_like_it_took(world: Wor
     world.cycle.run()
     assert 1 / expected("ufm-eval-1").steps_per_second == pytest.approx(LONGEST_SECONDS), "nothing is known"
     with world.database.write() as tx:
-        rates.put(tx, rates.RateRecord("ufm-eval-1", "pool", 1 / 1_000, 0.05, 1, 60, 10, NOW))
+        rates.put(tx, rates.RateRecord(1 / 1_000, 0.05, 1, 60, 10, job="ufm-eval-1", pool="pool", at=NOW))
     world.score("ufm-eval-1", passing(0.5))
     world.cycle.run()
     world.train("b", step=100)

@@ -104,7 +104,7 @@ def build(state: Path) -> None:
     with database.write() as tx:
         held = job_arrows.ask_hold(jobs.get(tx, "urm").state, "tester", "data are being cleaned", NOW)
         jobs.change_state(tx, "urm", jobs.get(tx, "urm").state, held, "hold", NOW, "tester")
-        rates.put(tx, rates.RateRecord("ufm", "kaggle", 0.05, 0.1, 3, 240, 30, NOW))
+        rates.put(tx, rates.RateRecord(0.05, 0.1, 3, 240, 30, job="ufm", pool="kaggle", at=NOW))
         plans.save(
             tx,
             Plan(

@@ -320,7 +320,7 @@ def test_a_set_up_that_no_job_has_is_seen_when_others_expect_it(
     simulation = Simulation(laboratory, scenario)
     with laboratory.people.write() as tx:
         jobs.add(tx, scenario.jobs[0], scenario.start)
-        learned = rates.RateRecord("main", "weekly", 0.1, 0.3, samples, setup, 20, scenario.start)
+        learned = rates.RateRecord(0.1, 0.3, samples, setup, 20, job="main", pool="weekly", at=scenario.start)
         rates.put(tx, learned)
     if samples and setup > 10_000:
         with pytest.raises(Violation, match="what was never reached is no measure"):

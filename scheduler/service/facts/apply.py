@@ -296,12 +296,9 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     sample = _sample(ports, pool, run, lane, record, report, rate)
     if all(value is None for value in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
-    if rate is None or first_impression:
-        before = Overheads(rates.everything(tx)).prior(record.spec, pool)
-    else:
-        before = rate.estimate
+    before = Overheads(rates.everything(tx)).prior(record.spec, pool) if rate is None or first_impression else rate
     learned = learn(before, sample)
-    rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
+    rates.put(tx, RateRecord(**{**asdict(learned), "job": lane.job, "pool": run.pool, "at": now}))
     if still_runs and learned.samples:
         # An event, so that a new plan is made at once: the present one is based on a guess.
         data = {"pool": run.pool, "steps_per_hour": round(3_600 * learned.steps_per_second, 1), "run": run.key}

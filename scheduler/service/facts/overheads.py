@@ -103,7 +103,7 @@ class Overheads:
             return longest(pool) - terms_of(0, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
 
         rate = self.measured.get((spec.name, pool.name))
-        estimate = self.prior(spec, pool) if rate is None else rate.estimate
+        estimate = rate or self.prior(spec, pool)
         declared = pool.start_delay_seconds + pool.setup_seconds + spec.setup_seconds
         room = room_beside(estimate.checkpoint_seconds)
         checkpoint, delay = estimate.checkpoint_seconds, max(estimate.delay_seconds, self._queues.get(pool.name, 0))

@@ -41,7 +41,7 @@ def long_and_slow(database: Database, job: str) -> None:
     """Let a job have 300 steps to train, ten an hour."""
     have(database, job, target_step=300, steps_per_hour=10.0)
     with database.write() as tx:
-        rates.put(tx, rates.RateRecord(job, "kaggle", 10 / 3_600, 0.1, 3, 240, 30, NOW))
+        rates.put(tx, rates.RateRecord(10 / 3_600, 0.1, 3, 240, 30, job=job, pool="kaggle", at=NOW))
 
 
 @pytest.fixture

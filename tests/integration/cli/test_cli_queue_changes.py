@@ -168,7 +168,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
     schedctl: Schedctl, world: Database, artifacts: DirectoryStore
 ) -> None:
     with world.write() as tx:
-        rates.put(tx, rates.RateRecord("ulm", "desk", 0.5, 0.1, 3, 240, 30, NOW))
+        rates.put(tx, rates.RateRecord(0.5, 0.1, 3, 240, 30, job="ulm", pool="desk", at=NOW))
     assert schedctl("queue", "remove", "ulm", "--yes").code == 0
     assert schedctl("queue", "show", "ulm").code == 5
     assert "ulm" not in schedctl("queue", "list").out

@@ -58,7 +58,7 @@ def fill(database: Database) -> None:
         active = jobs.get(tx, "ufm").state
         jobs.change_state(tx, "ufm", active, job_arrows.requeue(active, NOW + 500), "requeue", NOW + 500)
         launch(tx, "uff-ucm-0001", "ucm")
-        rates.put(tx, rates.RateRecord("ufm", "kaggle", 2.5, 0.1, 3, 60, 5, NOW))
+        rates.put(tx, rates.RateRecord(2.5, 0.1, 3, 60, 5, job="ufm", pool="kaggle", at=NOW))
         limits.observe(tx, "kaggle", ObservedLimit("week", NOW, NOW + 604_800, 108_000, NOW, "told"))
         limits.close_pool(tx, "desk", NOW + 600, "busy", NOW)
         plans.save(tx, Plan(NOW, (), (Deferral("ufm", Outbid("kaggle", "ucm", 1.0, 3.0)),), 1.0, 2.0, "list", ()), NOW)

@@ -260,7 +260,7 @@ def _states(tx: Connection, names: list[str], steps: dict[str, int], live: list[
         if state is not None:
             jobs.change_state(tx, name, record.state, state, "prepared", now)
         for pool in ("kaggle", "desk"):
-            rates.put(tx, RateRecord(name, pool, 0.17, 0.08, 12, 420, 35, now))
+            rates.put(tx, RateRecord(0.17, 0.08, 12, 420, 35, job=name, pool=pool, at=now))
 
 
 def _plan(chance: random.Random, names: list[str], made_at: int) -> Plan:
