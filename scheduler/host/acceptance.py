@@ -59,6 +59,7 @@ _PAUSE, _PAUSE_MAX = 0.05, 5.0
 _TICK_WALL_SECONDS = 1.1  # longer than a second, so that the next session has another launch time
 _SLACK_SECONDS = 900  # added to the length of a session for its rights in the store
 _LOG_BYTES = 1 << 24
+_LINE_MAX = 200  # characters
 _NAME_MIN = 4  # characters; shorter options are not treated as names
 _DATA = read_toml(shipped("acceptance.toml"))  # the key that explains the other fields
 SITES = {name: SimpleNamespace(**{**_DATA["site"], **site}) for name, site in _DATA["sites"].items()}
@@ -85,7 +86,7 @@ class Trial:
     """A session. ``called_at`` is the time of the last launch call, ``ran`` its seconds, known after its clean-up."""
 
     steps: int = 1
-    seconds: int = 300  # at most
+    seconds: int = 600  # at most
     small: bool = True
     megabytes: int = 0  # lines that it prints
     options: dict[str, str] = field(default_factory=dict)
@@ -139,11 +140,15 @@ class Bench:
         """Return the cost of the sessions, for live ones the maximum: seconds of quota and microdollars."""
         metered = money = 0
         for trial in trials:
-            seconds = trial.seconds + self.pool.overrun_seconds if trial.ran is None else trial.ran
+            seconds = self.longest(trial) + self.pool.overrun_seconds if trial.ran is None else trial.ran
             cheap = trial.small and self.site.small_price >= 0
             money += seconds * (self.site.small_price if cheap else self.pool.price_microdollars_per_hour)
             metered += seconds if self.site.small_metered or not trial.small else 0
         return metered, money // 3_600
+
+    def longest(self, trial: Trial) -> int:
+        """Return the seconds from a launch to the deadline: cheap sessions may also take the usual time to start."""
+        return trial.seconds + (self.pool.start_delay_seconds if trial.small else 0)
 
     def used(self) -> int | None:
         """Return the used seconds by the platform's records; None if it has none."""
@@ -164,7 +169,8 @@ class Bench:
         """Call the platform, idempotently; return False while it prepares the launch."""
         trial.called_at = self.now
         self.save()
-        deadline, devices = trial.called_at + trial.seconds, 0 if trial.small else self.pool.devices_per_session
+        deadline = trial.called_at + self.longest(trial)
+        devices = 0 if trial.small else self.pool.devices_per_session
         launch, pool = self._document(trial, deadline, devices), self.pool
         request = LaunchRequest(self.key, pool.name, devices, deadline, launch, str(self.base.bundle), pool.options)
         try:
@@ -180,7 +186,7 @@ class Bench:
         store, clock, run, lane = self.base.artifacts, self.base.clock, f"runs/{self.key}", _DATA["lane"]
         store.put(f"{lane['data']}/input.txt", b"input\n")
         code = code_prefix(keep_code(None, store, Code(str(shipped("own_folder"))), 0).digest)
-        lasts = round(clock.wall_seconds(trial.seconds)) + _SLACK_SECONDS
+        lasts = round(clock.wall_seconds(self.longest(trial))) + _SLACK_SECONDS
         reads = [f"{run}/stop", f"{run}/lane-0/heartbeat.json", f"{run}/lane-0/result.json"]
         if trial.restore:
             parts = parse_manifest(trial.restore, store.read(trial.restore)).components
@@ -236,13 +242,19 @@ class Bench:
 
     def output_with(self, words: str) -> str:
         """Wait until the output contains ``words``, and return it."""
+        text = ""
 
         def look() -> str:
+            nonlocal text
             self.find()
             text = b"".join(self.adapter.logs(self.key, 0, _LOG_BYTES)).decode(errors="replace")
             return text if words in text else ""
 
-        return self.until(look, f"{words!r} in the log")
+        try:
+            return self.until(look, f"{words!r} in the log")
+        except ProbeTimeout as error:
+            last = text.rstrip().rpartition("\n")[2][:_LINE_MAX]
+            raise ProbeTimeout(f"{error}; its log ends with: {last}" if last else str(error)) from None
 
     def ask(self) -> str:
         """Ask the session to save and end; return the way in which it was asked."""
@@ -384,7 +396,12 @@ def _books(bench: Bench, probe: Any) -> ProbeFinding:
     """Read the usage records, and list unknown live sessions of ours."""
     used = bench.used()
     live = len(bench.idle.orphans((), bench.now)) if bench.idle.capabilities.finds_orphans else 0
-    return _finding(probe, f"used: {used} s; unknown sessions: {live}", {"used": used, "live": live}, holds=not live)
+    return _finding(
+        probe,
+        f"used: {'unknown' if used is None else f'{used} s'}; unknown sessions: {live}",
+        {"used": used, "live": live},
+        holds=not live,
+    )
 
 
 def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, Any]:
@@ -404,7 +421,7 @@ def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, An
             evidence["asked"] = bench.ask()
         elif act == "force":
             bench.adapter.stop(bench.key, bench.now, force=True)
-        ended = bench.over(_STOP_SECONDS if act == "force" else trial.seconds)
+        ended = bench.over(_STOP_SECONDS if act == "force" else bench.longest(trial))
         over_at = bench.now
         if act != "force":
             text = bench.output_with(f"{JOB} ended")

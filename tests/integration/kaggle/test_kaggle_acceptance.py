@@ -236,7 +236,7 @@ def test_an_export_names_no_account(account: Account) -> None:
     assert "Where are inputs mounted?" in page
 
 
-# Ends the process by SIGKILL right before or after it writes its state for the n-th time.
+# Ends the process by SIGKILL right before or after it writes its state for the n-th time, launches or cleans up.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -254,6 +254,18 @@ def writing(*arguments, **options):
     if (count, moment) == (number, "after"):
         os.kill(os.getpid(), signal.SIGKILL)
 acceptance.write_whole = writing
+def killing(name):
+    call = getattr(Bench, name)
+    def killed(*arguments, **options):
+        if moment == f"before {name}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*arguments, **options)
+        if moment == f"after {name}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(Bench, name, killed)
+killing("_document")
+killing("sweep")
 bench = Bench(load_app(Path(sys.argv[1])), "t4", (3600, 0), print)
 run_probes(bench, [probe for probe in PROBES if probe.name == "session"])
 print("writes", count)
@@ -274,8 +286,13 @@ def test_all_writes_are_among_those_at_which_it_is_killed(account: Account) -> N
     assert_nothing_is_left(account)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("number", range(1, WRITES + 1))
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        *((number, moment) for number in range(1, WRITES + 1) for moment in ("before", "after")),
+        *((0, moment) for moment in ("after _document", "before sweep", "after sweep")),
+    ],
+)
 def test_what_a_killed_run_leaves_the_next_one_removes(account: Account, number: int, moment: str) -> None:
     assert killed(account, number, moment).returncode == -9
     findings = tried(bench_of(account), "session")

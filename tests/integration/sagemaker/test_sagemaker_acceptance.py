@@ -9,7 +9,7 @@ import pytest
 
 from jobs.payload.clock import Clock
 from scheduler.app import load_app
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, run_probes
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, Trial, run_probes
 from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.clocks import starting_now
 from tests.lab.faults import Fault
@@ -92,6 +92,26 @@ def test_all_answers_are_as_assumed_and_nothing_is_left(account: Account) -> Non
     quota, money = bench.cost(bench.state.trials.values())
     assert (quota > 0, 0 < money <= 1_000_000) == (True, True)
     assert findings["job"].evidence["second"]["resumed"] == findings["job"].evidence["first"]["saved"] > 0
+
+
+def test_a_session_has_its_minutes_after_the_start_that_its_pool_assumes(account: Account) -> None:
+    """An instance and its image take some minutes to come; they do not count as the session's."""
+    account.place.rules.queue_seconds = account.place.rules.download_seconds = 120
+    bench = account.bench()
+    finding = account.tried(bench, "session")["session"]
+    assert finding.verdict == "as assumed", finding
+    assert bench.cost([Trial()])[0] == 600 + bench.pool.start_delay_seconds + bench.pool.overrun_seconds
+
+
+def test_a_session_that_ends_early_is_open_with_its_last_words(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = next(one for one in PROBES if one.name == "session")
+    monkeypatch.setattr(mine, "trial", {"seconds": 40})
+    account.place.rules.queue_seconds = 150
+    finding = account.tried(account.bench(), "session")["session"]
+    assert finding.verdict == "open"
+    assert "its log ends with: [agent lane 0] yielded: deadline" in finding.answer
 
 
 @pytest.mark.parametrize(("probe", "instance"), [("session", "ml.m5.large"), ("device", "ml.g4dn.xlarge")])

@@ -92,7 +92,7 @@ def typed(folder: Path, *words: str, **environment: str) -> subprocess.Completed
     command = [sys.executable, "-m", "scheduler", "--config", str(folder / "settings.toml"), *words]
     known = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     return subprocess.run(
-        command, env={**known, **environment}, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False
+        command, env={**known, **environment}, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False
     )
 
 
