@@ -14,7 +14,6 @@ from jobs.payload import bounds
 from jobs.payload.lane.ending import FORMAT, Outcome, Phase
 from jobs.payload.lane.failure import ErrorClass
 from jobs.payload.store.manifest import split_key
-from jobs.size import size
 
 PHASES = frozenset(get_args(Phase))
 OUTCOMES = frozenset(get_args(Outcome))
@@ -62,12 +61,10 @@ class GpuUse(GpuMetrics):
     @property
     def gpu_use(self) -> str:
         """The use as text, such as ``41 % busy, 6.1 of 15 GiB, 210 W, throttled 12 % of the time``; "" if unknown."""
-        used = "" if self.gpu_memory_bytes is None else size(self.gpu_memory_bytes)
-        if used and self.vram_gib:
-            used = f"{(self.gpu_memory_bytes or 0) / 2**30:.1f} of {self.vram_gib:g} GiB"
+        total = f" of {self.vram_gib:g}" if self.vram_gib else ""
         words = [
             "" if self.gpu_busy is None else f"{self.gpu_busy:.0%} busy",
-            used,
+            "" if self.gpu_memory_bytes is None else f"{self.gpu_memory_bytes / 2**30:.1f}{total} GiB",
             "" if self.gpu_watts is None else f"{self.gpu_watts:,.0f} W",
             f"throttled {self.gpu_throttled:.0%} of the time" if self.gpu_throttled else "",
         ]

@@ -43,6 +43,7 @@ from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER
 from platforms.options import Written, read_options
 from platforms.record_file import read_record
 from platforms.registry import PlatformContext
+from platforms.remote import payload_of
 
 __all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
 KEPT_SECONDS = 14 * 86_400  # real time since a session last used it
@@ -102,9 +103,7 @@ class LocalPlatform(Platform):
             raise Refused(
                 "local", "launch", f"{request.key!r} cannot be a folder's name", "Use A-Z a-z 0-9 . _ -", permanent=True
             )
-        agent = Path(request.bundle or self._context.bundle).absolute() / "payload" / "agent.py"
-        if not agent.is_file():
-            raise Misconfigured("local", "launch", f"there is no agent at {agent}", "Check the bundle folder")
+        agent = payload_of("local", request, self._context) / "agent.py"
         session = self._session(request.key)
         with self._folders.answering("launch"), self._folders.lock():
             observed = session.observe(now)

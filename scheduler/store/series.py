@@ -46,13 +46,9 @@ _OF_JOBS = (
     .where(series.c.job.in_(bindparam("jobs", expanding=True)), series.c.attempt >= bindparam("first"))
     .order_by(series.c.job, series.c.attempt, series.c.step)
 )
+_OF_GPUS = [(func.max if name == "gpu_memory_bytes" else func.avg)(series.c[name]).label(name) for name in GPU_METRICS]
 _GPUS = (
-    select(
-        series.c.job,
-        runs.c.pool,
-        func.max(series.c.gpu_memory_bytes),
-        *(func.avg(series.c[name]) for name in ("gpu_busy", "gpu_watts", "gpu_throttled")),
-    )
+    select(series.c.job, runs.c.pool, *_OF_GPUS)
     .join(lanes, (lanes.c.job == series.c.job) & (lanes.c.attempt == series.c.attempt))
     .join(runs, runs.c.key == lanes.c.run)
     .where(series.c.at >= bindparam("start"), series.c.at < bindparam("end"))
@@ -62,15 +58,8 @@ _GPUS = (
 
 def gpu_metrics(tx: Connection, start: int = 0, end: int = INSTANT_MAX) -> dict[tuple[str, str], GpuMetrics]:
     """Return what GPUs reported in [start, end), by job and pool: the peak of the memory and means of the others."""
-    return {
-        (job, pool): GpuMetrics(
-            gpu_memory_bytes=None if peak is None else int(peak),
-            gpu_busy=busy,
-            gpu_watts=watts,
-            gpu_throttled=throttled,
-        )
-        for job, pool, peak, busy, watts, throttled in tx.execute(_GPUS, {"start": start, "end": end})
-    }
+    rows = tx.execute(_GPUS, {"start": start, "end": end})
+    return {(row.job, row.pool): GpuMetrics(**{name: getattr(row, name) for name in GPU_METRICS}) for row in rows}
 
 
 def note(tx: Connection, point: Point, target_step: int) -> bool:

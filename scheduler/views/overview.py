@@ -89,13 +89,8 @@ class PoolNow(GpuUse):
     closed_why: str
 
 
-_COMBINED: Mapping[str, Callable[[list[float]], float]] = {
-    "gpu_memory_bytes": max,
-    "gpu_busy": fmean,
-    "gpu_watts": fsum,
-    "gpu_throttled": fmean,
-}
-"""How the values of several sessions become one of their pool."""
+# How the values of several sessions become one of their pool.
+_COMBINED: Mapping[str, Any] = {"gpu_memory_bytes": max, "gpu_busy": fmean, "gpu_watts": fsum, "gpu_throttled": fmean}
 
 
 def _gpu_metrics(reports: Collection[LaneReport]) -> dict[str, Any]:
