@@ -39,8 +39,8 @@ def licence_of(text: str, source: str, metadata: Mapping[str, Any]) -> str:
     for key in ("license", "licence"):
         if isinstance(value := metadata.get(key), str) and value.strip():
             return value.strip()[:_LICENCE_CHARACTERS]
-    if found := _SPDX.search(text, 0, _HEAD_CHARACTERS):
-        return found[1].strip()
+    if line := _SPDX.search(text, 0, _HEAD_CHARACTERS):
+        return line[1].strip()
     if _LICENCE_FILE.match(PurePosixPath(source).name):
         return text.strip().partition("\n")[0].strip()[:_LICENCE_CHARACTERS]
     return ""

@@ -165,9 +165,9 @@ def _sign(token: re.Match[str]) -> str:
 
 
 def texts_with_items(file: Path, items: Mapping[str, str]) -> dict[str, str]:
-    """Return the ids of those texts in a file of rows that hold an item, with the name of the item."""
+    """Return the ids of those texts in a file of rows and blank lines that hold an item, with the name of the item."""
     with file.open("rb") as lines:
-        rows = map(read_json, lines)
+        rows = map(read_json, filter(bytes.strip, lines))
         return ItemIndex(items).texts_with_items((row["id"], row["text"]) for row in rows)
 
 

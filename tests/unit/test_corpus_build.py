@@ -277,6 +277,29 @@ def test_what_is_left_holds_no_item_for_the_leak_check_either(tmp_path: Path) ->
         assert not ItemIndex({"ferry": item}).seen_in(trained), copies
 
 
+def test_sets_of_the_same_name_and_ids_are_all_compared(tmp_path: Path) -> None:
+    sets = [tmp_path / name / "items.jsonl" for name in ("ufm", "ucm")]
+    for path, item in zip(sets, ITEMS, strict=False):
+        path.parent.mkdir()
+        path.write_text(json.dumps({"id": "1", "prompt": item}))
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*ITEMS[:2], "a town"]))
+    clean = build([Files(tmp_path / "in.jsonl")], tmp_path / "out", {}, test_sets=sets)
+    assert [row["text"] for row in rows(clean)] == ["a town"]
+
+
+def test_copies_do_not_decide_what_is_boilerplate(tmp_path: Path) -> None:
+    """Copies differ in metadata; whether one replaces another depends on their order, the version must not."""
+    (tmp_path / "items.jsonl").write_text(json.dumps({"id": "ferry", "prompt": ITEMS[0]}))
+    part = " ".join(ITEMS[0].split()[:12])
+    records = [{"text": f"{part} {n} {n * n} {n + 1} {n + 2}", "note": "a"} for n in range(40)]
+    records += [{**records[0], "note": "b"}, {"text": "a town"}]
+    made = []
+    for order in (records, records[::-1]):
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in order))
+        made.append(build([Files(tmp_path / "in.jsonl")], tmp_path / "out", {}, test_sets=[tmp_path / "items.jsonl"]))
+    assert [one.rows for one in made] == [1, 1]
+
+
 def test_weights_and_caps_choose_texts_by_their_content(tmp_path: Path) -> None:
     for folder in ("books", "code", "rest"):
         (tmp_path / folder).mkdir()

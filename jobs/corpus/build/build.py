@@ -188,10 +188,13 @@ def _decontaminate(
             findings.add(Kind.UNREADABLE, path.name, 0, f"a test set that no text was compared with: {why}")
             continue
         compared[test_set.digest] = path.name
-        items |= {f"{item.id} of {path.name}": text_of(item.task) for item in test_set.items.values()}
-    for name, item in sorted(find_leaks(spool.written(), items).items()) if items else ():
+        # By digest: sets of several models may have the same file name and ids.
+        items |= {f"{test_set.digest} {item.id}": text_of(item.task) for item in test_set.items.values()}
+    for name, key in sorted(find_leaks(spool.written(), items).items()) if items else ():
         entry = spool.entries.pop(name)
-        findings.add(Kind.TEST_ITEM, entry.source, entry.line, f"holds the test item {item}; left out")
+        digest, _, item = key.partition(" ")
+        detail = f"holds the test item {item} of {compared[digest]}; left out"
+        findings.add(Kind.TEST_ITEM, entry.source, entry.line, detail)
     return compared
 
 
@@ -369,6 +372,8 @@ class Spool:
             # Copies may differ in tags and metadata. Which one is kept must not depend on their order.
             if self.row(present) <= row:
                 return
+            self._file.seek(present.offset)
+            self._file.write(b" " * present.length)
         self._file.seek(self._end)
         self._file.write(row + b"\n")
         self.entries[name] = BuildEntry(
@@ -387,7 +392,7 @@ class Spool:
         self._end += len(row) + 1
 
     def written(self) -> Path:
-        """Return the file with all rows, a line each, also those of copies that were replaced."""
+        """Return the file with all rows, a line each; lines of copies that were replaced are blank."""
         self._file.flush()
         return Path(self._file.name)
 

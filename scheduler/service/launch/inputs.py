@@ -421,11 +421,11 @@ def _find_leaks(file: Path, items: Mapping[str, str]) -> Mapping[str, str]:
     from jobs.corpus.leaks import texts_with_items
 
     try:
-        found: Mapping[str, str] = call_in_child("leak check", _LEAKS_SECONDS_MAX, texts_with_items, file, items)
+        leaks: Mapping[str, str] = call_in_child("leak check", _LEAKS_SECONDS_MAX, texts_with_items, file, items)
     except ChildFailed as error:
         remedy = "Build it again, or without this comparison: corpus.decontaminate = false"
         raise CorpusError("the texts could not be compared with the test sets", str(error), remedy) from error
-    return found
+    return leaks
 
 
 def _has_begun(record: JobRecord) -> bool:
