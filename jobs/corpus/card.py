@@ -17,7 +17,7 @@ _HEAD_CHARACTERS = 4_096
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([A-Za-z0-9][\w.+ ()-]{0,79})")
 _LICENCE_FILE = re.compile(r"(UN)?LICEN[CS]E|COPYING", re.IGNORECASE)
 _LICENCE_CHARACTERS = 80
-_FIELDS = ("id", "text", "stage", "domains", "source", "cluster")
+FIELDS = ("id", "text", "stage", "domains", "source", "cluster")
 _CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -50,11 +50,11 @@ def describe(manifest: CorpusManifest, licences: Licences) -> None:
     """Write the dataset card and the Croissant file into the folder of a version that has none. Raises OSError."""
     names = sorted({name for counts in licences.values() for name in counts} - {""})
     document = croissant(manifest.version, manifest.train, manifest.held_out, names, "application/jsonlines")
-    create_below(manifest.folder, CARD, _card(manifest, licences).encode())
+    create_below(manifest.folder, CARD, card(manifest, licences).encode())
     create_below(manifest.folder, CROISSANT, document.encode())
 
 
-def _card(manifest: CorpusManifest, licences: Licences) -> str:
+def card(manifest: CorpusManifest, licences: Licences) -> str:
     """Return the dataset card as Markdown with the Hub's header."""
     splits = [("train", "train-*"), ("heldout", "heldout.*")]
     files = [{"split": split, "path": path} for split, path in splits]
@@ -141,7 +141,7 @@ def _records(name: str, source: Mapping[str, Any]) -> dict[str, Any]:
             **({"repeated": True} if field == "domains" else {}),
             "source": {**source, "extract": {"column": field}},
         }
-        for field in _FIELDS
+        for field in FIELDS
     ]
     return {**_node("cr:RecordSet", name), "key": {"@id": f"{name}/id"}, "field": fields}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from jobs.corpus.errors import CorpusError, NoSuchVersion
+from jobs.corpus.export import export_corpus
 from jobs.corpus.folder import difference
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.mixture import open_mixture
@@ -25,6 +26,7 @@ from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
 from scheduler.cli.shell.names import meant as near
 from scheduler.cli.shell.output import share
+from scheduler.service.requests.checkpoint_files import new_folder
 from scheduler.service.requests.models import meant
 from scheduler.service.requests.queue import jobs_by_version
 from scheduler.service.versions.item_sets import leaks_of, lineage
@@ -229,6 +231,23 @@ def show_leaks(
         cli.out.line(sentence)
         for item, leak in row.get("items", {}).items():
             cli.out.line(f"  {item}: {leak['kind']}, in {leak['source']}")
+
+
+@command("schedctl corpus export ./corpus", "schedctl corpus export ./corpus --parquet --corpus 3f2a")
+def export(
+    cli: Cli,
+    target: Annotated[Path, argument("DIR", "A new or empty folder.")],
+    version: Annotated[str | None, option("--corpus VERSION", "Default: the current one.")] = None,
+    parquet: Annotated[bool, option("--parquet", "Parquet instead of JSON lines; needs pyarrow.")] = False,
+) -> None:
+    """Write a version for others: its texts, a dataset card, and a Croissant file."""
+    folder = cli.app.training_data.folder
+    manifest = folder.open(folder.find(version or folder.current().version))
+    with new_folder(target) as work:
+        work.mkdir()
+        files = export_corpus(manifest, work, parquet=parquet)
+    cli.out.data({"version": manifest.version, "folder": str(target.absolute()), "files": files})
+    cli.out.line(f"Corpus {manifest.version} is in {target}: {counted(len(files), 'file')}.")
 
 
 @command("schedctl corpus verify", "schedctl corpus verify 3f2a")

@@ -41,7 +41,7 @@ def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
 
     Raises Refusal, StoreError, OSError.
     """
-    with _new_folder(target) as fresh:
+    with new_folder(target) as fresh:
         fresh.mkdir()
         for component in manifest.components:
             place = fresh / component.name
@@ -55,7 +55,7 @@ def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``target`` at the end of the body. Raises Refusal."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Refusal(f"{target} is there already and not an empty folder", remedy="Name another one")
@@ -128,7 +128,7 @@ def export(
             document = json.dumps({**adapter, "base_model_name_or_path": base}, indent=2)
             config.write_text(document + "\n", encoding="utf-8")
 
-    with _new_folder(target) as work:
+    with new_folder(target) as work:
         try:
             if wanted is None:
                 make_release(artifacts, version, manifest, work, add)

@@ -1,6 +1,8 @@
 """`schedctl corpus` as a user types it: from nothing to two versions, what changed, and what is wrong."""
 
+import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,22 @@ def test_a_build_leaves_out_items_of_the_models_files_and_what_weights_say(
     settings.write_text(settings.read_text().replace("[corpus]", "[corpus]\ndecontaminate = false", 1))
     assert not schedctl("corpus", "show", "--json").document["as_set"]
     assert schedctl("corpus", "build", "--json").document["corpus"]["findings"] == {"sampled_out": 1}
+
+
+def test_a_version_is_exported_with_its_descriptions(
+    two: tuple[str, str], home: Path, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = schedctl("corpus", "export", str(home / "out"), "--corpus", two[0], "--json")
+    assert done.document["version"] == two[0]
+    assert done.document["files"] == ["train-00000.jsonl", "heldout.jsonl", "README.md", "croissant.json"]
+    described = json.loads((home / "out" / "croissant.json").read_text())
+    for one in described["distribution"][:2]:
+        assert one["sha256"] == hashlib.sha256((home / "out" / one["contentUrl"]).read_bytes()).hexdigest()
+    assert f"# Corpus {two[0]}" in (home / "out" / "README.md").read_text()
+    again = schedctl("corpus", "export", str(home / "out"))
+    assert (again.code, "not an empty folder" in again.err) == (6, True)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    without = schedctl("corpus", "export", str(home / "tables"), "--parquet")
+    assert without.code == 6
+    assert "pip install pyarrow" in without.err
+    assert not (home / "tables").exists()

@@ -1,0 +1,77 @@
+"""Export of a corpus version for others: its texts as JSON lines or Parquet, its card, and its Croissant file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jobs.corpus.card import CARD, CROISSANT, FIELDS, card, croissant
+from jobs.corpus.errors import reading
+from jobs.corpus.manifest import CorpusManifest, Shard, verify_shards
+from jobs.payload.bounds import read_json
+from jobs.payload.store.manifest import sha256_file
+from jobs.problem import Refusal
+
+_ROWS_AT_ONCE = 10_000
+
+
+def export_corpus(corpus: CorpusManifest, folder: Path, *, parquet: bool) -> list[str]:
+    """Write a version into an empty folder and return the names of its files.
+
+    A Parquet file has a column per key of a row; values other than ``domains`` and texts are JSON. Raises Refusal
+    without pyarrow; CorpusDamaged, OSError.
+    """
+    written = [*corpus.train, corpus.held_out]
+    verify_shards(corpus.folder, written)
+    if parquet:
+        columns = _columns(corpus, written)
+        written = [_parquet(corpus.folder / shard.name, shard, folder, columns) for shard in written]
+    else:
+        for shard in written:
+            shutil.copyfile(corpus.folder / shard.name, folder / shard.name)
+    described = (corpus.folder / CROISSANT).is_file()  # not by a release that made no descriptions
+    licences = json.loads((corpus.folder / CROISSANT).read_text()).get("license", []) if described else []
+    text = (corpus.folder / CARD).read_text(encoding="utf-8") if described else card(corpus, {})
+    (folder / CARD).write_text(text, encoding="utf-8")
+    form = "application/x-parquet" if parquet else "application/jsonlines"
+    (folder / CROISSANT).write_text(croissant(corpus.version, written[:-1], written[-1], licences, form))
+    return [*(shard.name for shard in written), CARD, CROISSANT]
+
+
+def _columns(corpus: CorpusManifest, files: Sequence[Shard]) -> list[str]:
+    names = {name for shard in files for row in _rows(corpus.folder / shard.name) for name in row}
+    return [*FIELDS, *sorted(names - set(FIELDS))]
+
+
+def _parquet(path: Path, shard: Shard, folder: Path, columns: Sequence[str]) -> Shard:
+    """Write the rows of a shard as a Parquet file and return its description."""
+    try:
+        arrow, tables = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise Refusal("Parquet cannot be written", "pyarrow is not installed here", "pip install pyarrow") from None
+    target = folder / f"{path.stem}.parquet"
+    types = {"domains": arrow.list_(arrow.string())}
+    schema = arrow.schema([(name, types.get(name, arrow.string())) for name in columns])
+    rows = _rows(path)
+    with tables.ParquetWriter(target, schema, compression="zstd") as writer:
+        while batch := [_cells(row) for row in islice(rows, _ROWS_AT_ONCE)]:
+            writer.write_table(arrow.Table.from_pylist(batch, schema))
+    return Shard(target.name, sha256_file(target), shard.rows, target.stat().st_size, shard.text_bytes)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with reading(path, "not rows of a corpus"), path.open("rb") as lines:
+        yield from map(read_json, lines)
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with texts in all columns but ``domains``."""
+    return {
+        name: value if name == "domains" or value is None or isinstance(value, str) else json.dumps(value)
+        for name, value in row.items()
+    }
