@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.corpus.errors import CorpusDamaged, NoSuchVersion, reading
-from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, Shard, open_corpus
+from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
+from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, Shard, open_corpus, rows_of
 from jobs.corpus.read.sources import label_of
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
@@ -195,8 +195,5 @@ def _texts(manifest: CorpusManifest) -> Iterator[tuple[str, tuple[bool, Any, str
 
 
 def _rows(manifest: CorpusManifest, shard: Shard, *, held_out: bool) -> Iterator[tuple[str, tuple[bool, Any, str]]]:
-    path = manifest.folder / shard.name
-    with reading(path, "not rows of a corpus"), path.open("rb") as file:
-        for line in file:
-            row = read_json(line)
-            yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])
+    for row in rows_of(manifest.folder, shard):
+        yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])

@@ -23,6 +23,7 @@ _READ = frozenset({1, FORMAT})  # corpora of older versions stay readable
 MANIFEST_NAME = "corpus.json"
 MANIFEST_BYTES_MAX = 64 << 20
 FINDINGS_NAME = "findings.jsonl"
+_ROW = frozenset({"id", "text", "stage", "domains", "source", "cluster"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if content_version(fields) != fields.get("version"):
         raise CorpusDamaged(path, "its content does not match its version")
     return fields
+
+
+def rows_of(folder: Path, shard: Shard) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of a corpus. Raises CorpusDamaged."""
+    path = folder / shard.name
+    with reading(path, "not rows of a corpus"), path.open("rb") as file:
+        for line in file:
+            row = bounds.read_json(line)
+            if missing := _ROW.difference(row):
+                raise ValueError(f"without {', '.join(sorted(missing))}")
+            yield row
 
 
 def publish_by_content(value: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:

@@ -17,11 +17,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from jobs.corpus.errors import CorpusError, reading
+from jobs.corpus.errors import CorpusError
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.leaks import OF_EXCERPTS, SHARED, ItemIndex, text_of
-from jobs.corpus.manifest import CorpusManifest
-from jobs.payload.bounds import read_json
+from jobs.corpus.manifest import CorpusManifest, rows_of
 from jobs.payload.scorers.items import Item, ItemSet, items_at
 from jobs.payload.store.manifest import sha256_file, split_key
 from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
@@ -134,11 +133,8 @@ def leaks_of(
 def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
     """Yield source and text of all training texts; a mixture only repeats some of them."""
     for shard in corpus.train:
-        path = corpus.folder / shard.name
-        with reading(path, "not rows of a corpus"), path.open("rb") as file:
-            for line in file:
-                row = read_json(line)
-                yield row["source"], row["text"]
+        for row in rows_of(corpus.folder, shard):
+            yield row["source"], row["text"]
 
 
 # Test sets: the one that a definition names, or one made of the held-out texts of a corpus.
@@ -188,7 +184,7 @@ class _Fetching:
 
 
 def items_of(ports: Ports, test_set: Input) -> ItemSet:
-    """Return the items of a test set, from the only JSON lines file in its folder.
+    """Return the items of a test set, from the only file of records in its folder.
 
     Raises BadItems, BadListing, StoreError, OSError.
     """
@@ -208,10 +204,7 @@ def items_of(ports: Ports, test_set: Input) -> ItemSet:
 
 def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
     """Yield the first held-out texts as items, ordered by their digests, which is a random order."""
-    path = corpus.folder / corpus.held_out.name
-    with reading(path, "not rows of a corpus"), path.open("rb") as file:
-        for line, _ in zip(file, range(ITEMS), strict=False):
-            row = read_json(line)
-            domain = row["domains"][0] if row["domains"] else ""
-            text = row["text"][:TEXT_CHARACTERS]
-            yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
+    for row in islice(rows_of(corpus.folder, corpus.held_out), ITEMS):
+        domain = row["domains"][0] if row["domains"] else ""
+        text = row["text"][:TEXT_CHARACTERS]
+        yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
