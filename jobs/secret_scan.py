@@ -90,7 +90,7 @@ class SecretsFound(Refusal):
         parts = {"secret": len(problems) - personal, "personal value": personal}
         held = " and ".join(counted(count, noun) for noun, count in parts.items() if count)
         super().__init__(
-            f"{source} was not uploaded",
+            f"{source} cannot be uploaded",
             f"it holds {held}: {', '.join(lines)}{more}",
             f"Remove them, or leave the files out. What is no secret: --allow-secrets, which adds to {allowed}",
         )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from jobs.corpus.card import CARD, CROISSANT, FIELDS, card, croissant
-from jobs.corpus.errors import reading
-from jobs.corpus.manifest import CorpusManifest, Shard, verify_shards
-from jobs.payload.bounds import read_json
+from jobs.corpus.manifest import CorpusManifest, Shard, rows_of, verify_shards
 from jobs.payload.store.manifest import sha256_file
 from jobs.problem import Refusal
 
@@ -30,7 +28,7 @@ def export_corpus(corpus: CorpusManifest, folder: Path, *, parquet: bool) -> lis
     verify_shards(corpus.folder, written)
     if parquet:
         columns = _columns(corpus, written)
-        written = [_parquet(corpus.folder / shard.name, shard, folder, columns) for shard in written]
+        written = [_parquet(corpus.folder, shard, folder, columns) for shard in written]
     else:
         for shard in written:
             shutil.copyfile(corpus.folder / shard.name, folder / shard.name)
@@ -44,29 +42,24 @@ def export_corpus(corpus: CorpusManifest, folder: Path, *, parquet: bool) -> lis
 
 
 def _columns(corpus: CorpusManifest, files: Sequence[Shard]) -> list[str]:
-    names = {name for shard in files for row in _rows(corpus.folder / shard.name) for name in row}
+    names = {name for shard in files for row in rows_of(corpus.folder, shard) for name in row}
     return [*FIELDS, *sorted(names - set(FIELDS))]
 
 
-def _parquet(path: Path, shard: Shard, folder: Path, columns: Sequence[str]) -> Shard:
+def _parquet(source: Path, shard: Shard, folder: Path, columns: Sequence[str]) -> Shard:
     """Write the rows of a shard as a Parquet file and return its description."""
     try:
         arrow, tables = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise Refusal("Parquet cannot be written", "pyarrow is not installed here", "pip install pyarrow") from None
-    target = folder / f"{path.stem}.parquet"
+    target = folder / f"{Path(shard.name).stem}.parquet"
     types = {"domains": arrow.list_(arrow.string())}
     schema = arrow.schema([(name, types.get(name, arrow.string())) for name in columns])
-    rows = _rows(path)
+    rows = rows_of(source, shard)
     with tables.ParquetWriter(target, schema, compression="zstd") as writer:
         while batch := [_cells(row) for row in islice(rows, _ROWS_AT_ONCE)]:
             writer.write_table(arrow.Table.from_pylist(batch, schema))
     return Shard(target.name, sha256_file(target), shard.rows, target.stat().st_size, shard.text_bytes)
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with reading(path, "not rows of a corpus"), path.open("rb") as lines:
-        yield from map(read_json, lines)
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:

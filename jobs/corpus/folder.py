@@ -10,16 +10,19 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
-from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, Shard, open_corpus, rows_of
+from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, open_corpus, rows_of
 from jobs.corpus.read.sources import label_of
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.whole_file import write_whole
 
+_ID = itemgetter(0)
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _POINTER = "current.json"
 _SOURCES = "sources.json"
@@ -137,7 +140,12 @@ def _read(path: Path) -> Any:
         raise CorpusDamaged(path, f"not JSON ({error})", _REMEDY) from error
 
 
-_NONE: tuple[str, Any] = ("", None)
+class _Text(NamedTuple):
+    id: str
+    counts: dict[str, int]  # by source, of the texts that only this one's version has
+    is_held_out: bool
+    tags: Any
+    source: str
 
 
 @dataclass(slots=True)
@@ -165,35 +173,24 @@ def difference(old: CorpusManifest, new: CorpusManifest) -> Difference:
     pairs = {name: (old.parameters.get(name), new.parameters.get(name)) for name in names}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     compared = Difference(old.version, new.version, parameters=changed)
-    ours, theirs = _texts(old), _texts(new)
-    mine, other = next(ours, _NONE), next(theirs, _NONE)
-    while mine is not _NONE or other is not _NONE:
-        if other is _NONE or (mine is not _NONE and mine[0] < other[0]):
-            _count(compared.removed, mine[1][2])
-            mine = next(ours, _NONE)
-        elif mine is _NONE or other[0] < mine[0]:
-            _count(compared.added, other[1][2])
-            other = next(theirs, _NONE)
-        else:
-            (was_held_out, were, _), (is_held_out, are, _) = mine[1], other[1]
-            compared.same += 1
-            compared.retagged += were != are
-            compared.now_trained += was_held_out and not is_held_out
-            compared.now_held_out += is_held_out and not was_held_out
-            mine, other = next(ours, _NONE), next(theirs, _NONE)
+    both = heapq.merge(_texts(old, compared.removed), _texts(new, compared.added), key=_ID)
+    for _, texts in groupby(both, key=_ID):
+        was, *others = texts
+        if not others:
+            label = label_of(was.source)
+            was.counts[label] = was.counts.get(label, 0) + 1
+            continue
+        (now,) = others
+        compared.same += 1
+        compared.retagged += was.tags != now.tags
+        compared.now_trained += was.is_held_out and not now.is_held_out
+        compared.now_held_out += now.is_held_out and not was.is_held_out
     return compared
 
 
-def _count(by_label: dict[str, int], source: str) -> None:
-    by_label[label_of(source)] = by_label.get(label_of(source), 0) + 1
-
-
-def _texts(manifest: CorpusManifest) -> Iterator[tuple[str, tuple[bool, Any, str]]]:
-    """Yield (id, (held out, tags, source)) of each text, sorted by id, as the files are."""
-    trained = (row for shard in manifest.train for row in _rows(manifest, shard, held_out=False))
-    yield from heapq.merge(trained, _rows(manifest, manifest.held_out, held_out=True), key=lambda row: row[0])
-
-
-def _rows(manifest: CorpusManifest, shard: Shard, *, held_out: bool) -> Iterator[tuple[str, tuple[bool, Any, str]]]:
-    for row in rows_of(manifest.folder, shard):
-        yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])
+def _texts(manifest: CorpusManifest, counts: dict[str, int]) -> Iterator[_Text]:
+    """Yield all texts, sorted by ID, as the files are."""
+    held_out = ((row, True) for row in rows_of(manifest.folder, manifest.held_out))
+    trained = ((row, False) for shard in manifest.train for row in rows_of(manifest.folder, shard))
+    for row, is_held_out in heapq.merge(trained, held_out, key=lambda pair: str(pair[0]["id"])):
+        yield _Text(row["id"], counts, is_held_out, (row["stage"], row["domains"]), row["source"])

@@ -78,7 +78,9 @@ def test_a_corpus_with_a_secret_is_not_copied_to_a_store_elsewhere(
     text.write_text(f"{text.read_text()}\n\nThe node logs in with npm_{'aB3dE6' * 6} at night.\n")
     store = DirectoryStore(tmp_path / "bucket")
     there = TrainingData(tmp_path / "root", corpus_of(text), Catalogue(), database, lambda: NOW, store)
-    with pytest.raises(SecretsFound, match=r"corpus was not uploaded: it holds 1 secret: .*\.jsonl:\d+ \(npm token\)"):
+    with pytest.raises(
+        SecretsFound, match=r"corpus cannot be uploaded: it holds 1 secret: .*\.jsonl:\d+ \(npm token\)"
+    ):
         there.prefix("full")
     assert not list((tmp_path / "bucket").rglob("*.jsonl"))
     with pytest.raises(SecretsFound) as found:
