@@ -22,6 +22,7 @@ from scheduler.store import evaluations, generations, jobs, versions
 from scheduler.store.engine import Database
 from scheduler.views.weekly_report import make_report, render, week_named
 from tests.lab.leak_pairs import PROSE
+from tests.lab.patience import until
 from tests.lab.trained_model import ITEMS, NOW, POINT, World, make_world, passing
 
 TEXTS = [text for text, _ in PROSE] + [
@@ -63,6 +64,20 @@ def begin(world: World, of_main: str, of_ufm: str, **gate: Any) -> None:
         generations.pin(tx, began, "main", 100, key, NOW, "daemon")
 
 
+def judged(world: World, content: str, values: list[float]) -> None:
+    """Train, evaluate and judge one version, however long the check's process takes to start on a busy machine."""
+    world.judged(content, values)
+
+    def is_over() -> bool:
+        with world.database.read() as tx:
+            if not evaluations.open_ones(tx):
+                return True
+        world.cycle.run()
+        return False
+
+    until(is_over, "a verdict")
+
+
 def evidence(world: World) -> Any:
     with world.database.read() as tx:
         return evaluations.verdicts_of(tx, versions.get(tx, "ufm", 1))[-1].evidence
@@ -71,7 +86,7 @@ def evidence(world: World) -> Any:
 def test_a_set_that_an_ancestor_saw_refuses_the_version_and_the_report_says_who(world: World, tmp_path: Path) -> None:
     leaky, clean = corpus(tmp_path, "one", TEXTS[:2]), corpus(tmp_path, "two", [])
     begin(world, leaky, clean)
-    world.judged("a", [1.0, 1.0] + [0.5] * (ITEMS - 2))
+    judged(world, "a", [1.0, 1.0] + [0.5] * (ITEMS - 2))
     assert world.states() == [(1, "rejected")]
     found = evidence(world)
     saw = f"main at step 100 saw 2 of 40 items (2 passage) in corpus {leaky}"
@@ -91,14 +106,14 @@ def test_a_set_that_an_ancestor_saw_refuses_the_version_and_the_report_says_who(
 @pytest.mark.parametrize("gate", [{"leak": "report"}, {"leak_limit": 0.05}])
 def test_a_gate_may_report_it_or_allow_more(world: World, tmp_path: Path, gate: dict[str, Any]) -> None:
     begin(world, corpus(tmp_path, "one", TEXTS[:2]), corpus(tmp_path, "two", []), **gate)
-    world.judged("a", passing(1.0))
+    judged(world, "a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     assert evidence(world)["leaks"]["share"] == 0.05
 
 
 def test_what_is_not_here_is_not_called_clean(world: World, tmp_path: Path) -> None:
     begin(world, "0123456789abcdef", "")
-    world.judged("a", passing(1.0))
+    judged(world, "a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     leaks = evidence(world)["leaks"]
     assert (leaks["share"], leaks["seen"]) == (None, 0)
@@ -113,7 +128,7 @@ def test_a_damaged_corpus_is_not_called_clean_either(world: World, tmp_path: Pat
     (shard,) = (tmp_path / "corpora" / version).glob("train-*.jsonl")
     shard.write_text("{}\n")
     begin(world, version, version)
-    world.judged("a", passing(1.0))
+    judged(world, "a", passing(1.0))
     (row,) = evidence(world)["leaks"]["corpora"]
     assert row["versions"] == ["ufm@1", "main at step 100"]
     assert "cannot be trusted" in row["why"]
@@ -124,7 +139,7 @@ def test_each_corpus_that_a_job_had_before_counts(world: World, tmp_path: Path) 
     begin(world, "", old)
     with world.database.write() as tx:
         jobs.change_spec(tx, "ufm", NOW, "ann", mixture=Mixture(corpus=new))
-    world.judged("a", passing(1.0))
+    judged(world, "a", passing(1.0))
     with world.database.read() as tx:
         assert lineage(tx, versions.get(tx, "ufm", 1)) == [
             *((("ufm@1", one)) for one in sorted([old, new])),
@@ -137,7 +152,7 @@ def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, mon
     version = corpus(tmp_path, "one", TEXTS[:2])
     begin(world, version, version)
     monkeypatch.setattr("scheduler.service.outside.child_process.sys", SimpleNamespace(executable="/bin/false"))
-    world.judged("a", passing(1.0))
+    judged(world, "a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     (sentence,) = evidence(world)["leaks"]["sentences"]
     assert sentence.startswith("ufm@1 and main at step 100 not checked: the leak check's process ")
