@@ -16,10 +16,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from jobs.payload.store.tree import Entry
 from jobs.problem import UserError
 
 if TYPE_CHECKING:
+    from jobs.payload.store.tree import Entry
     from platforms.artifacts.base import BlobStore
 
 _SKEW_SECONDS = 60  # largest difference of two clocks at which their times are comparable

@@ -15,30 +15,29 @@ from urllib.parse import unquote
 from config.errors import ConfigError, Problem
 from config.layers import SYSTEM_FILE, own_file, shipped
 from config.settings import Settings
-from jobs.catalogue import Catalogue
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota
 from jobs.nouns.window import Calendar
-from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
 from platforms.facts import read_facts, with_facts
 from platforms.plugin import traits
 from platforms.wrap import LatePlatform
 from scheduler.clock import ScaledClock, SchedulerClock, stopwatch, system_clock
-from scheduler.core.plan import Plan
-from scheduler.core.snapshot import Snapshot
-from scheduler.notify.deliver import Channel
-from scheduler.service.outside.ports import EventLog, ServedAt
 from scheduler.store.engine import Database
 
 if TYPE_CHECKING:
     from config.known_secrets import KnownSecrets
+    from jobs.catalogue import Catalogue
+    from platforms.artifacts.base import BlobStore
     from platforms.registry import PlatformContext
+    from scheduler.core.plan import Plan
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.notify.deliver import Channel
     from scheduler.notify.mail import Mailing
     from scheduler.planner.planner import PlannerOptions
     from scheduler.service.launch.inputs import TrainingData
     from scheduler.service.outside.planner_process import PlannerHost
-    from scheduler.service.outside.ports import Policy, Ports
+    from scheduler.service.outside.ports import EventLog, Policy, Ports, ServedAt
     from scheduler.service.outside.solver_process import SolverHost
 
 # A session that was asked to exit gets this many times its grace period before it is ended by force: saving a large

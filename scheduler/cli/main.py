@@ -22,7 +22,9 @@ def run() -> NoReturn:
         if reconfigure is not None:
             # Characters that the terminal cannot encode must not make a command fail.
             reconfigure(errors="replace")
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()  # else Python looks for garbage among all objects before it ends
+    sys.exit(code)
 
 
 def main(words: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import WEEK
 from jobs.size import counted
-from scheduler.core.plan import KeptHours, Plan
+from scheduler.core.plan import KeptHours, Placement, Plan
 from scheduler.core.reasons import GateClosed, HeldByPerson, Reason, show
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.planner.model.case import Case, PlannerJob, make_case
@@ -95,9 +95,11 @@ def coming_week(snapshot: Snapshot, plan: Plan, zone: str = "UTC") -> ComingWeek
     until = min(case.until, case.now + WEEK)
     lanes: list[LaneWeek] = []
     gaps: list[Gap] = []
-    obstacles = _Obstacles(case, plan, zone)
+    placed = grouped((one.pool, one) for one in plan.placements)
+    sessions = [_sessions(one.view, placed.get(one.pool.name, ()), case.now) for one in case.capacities]
+    obstacles = _Obstacles(case, plan, sessions, zone)
     for number in range(len(case.capacities)):
-        pool = _PoolWeek(case, plan, number, until, obstacles)
+        pool = _PoolWeek(case, sessions[number], number, until, obstacles)
         lanes += pool.lanes()
         gaps += pool.gaps
     order = sorted(gaps, key=lambda gap: (gap.start, gap.pool, gap.lane))
@@ -118,8 +120,8 @@ class _Session:
         return sum(devices for _, devices in self.lanes)
 
 
-def _sessions(view: PoolView, plan: Plan, now: int) -> list[_Session]:
-    """Return the running and planned sessions of a pool, by start."""
+def _sessions(view: PoolView, placements: Sequence[Placement], now: int) -> list[_Session]:
+    """Return the running and planned sessions of a pool, by start; ``placements`` are the pool's."""
     live = [
         _Session(now, run.deadline, "running", tuple((job, max(1, run.devices // len(run.jobs))) for job in run.jobs))
         for run in view.live
@@ -127,8 +129,8 @@ def _sessions(view: PoolView, plan: Plan, now: int) -> list[_Session]:
     ]
     planned = [
         _Session(max(now, one.start), one.end, "planned", tuple((lane.job, max(1, lane.devices)) for lane in one.lanes))
-        for one in plan.placements
-        if one.pool == view.pool.name and one.end > now
+        for one in placements
+        if one.end > now
     ]
     running = {job for session in live for job, _ in session.lanes}
     planned = [one for one in planned if one.start > now or running.isdisjoint(job for job, _ in one.lanes)]
@@ -138,14 +140,16 @@ def _sessions(view: PoolView, plan: Plan, now: int) -> list[_Session]:
 class _PoolWeek:
     """The lanes of one pool, filled in order of time; gaps are booked, so that no hour is offered twice."""
 
-    def __init__(self, case: Case, plan: Plan, number: int, until: int, obstacles: _Obstacles) -> None:
+    def __init__(
+        self, case: Case, sessions: Sequence[_Session], number: int, until: int, obstacles: _Obstacles
+    ) -> None:
         self._now, self._until, self._number, self._obstacles = case.now, until, number, obstacles
         self._free: PoolCapacity = case.capacities[number].copy()
         self._pool = self._free.pool
         self._tall = 1 if self._pool.device_counts else self._pool.devices_per_session
         self._slots: list[list[_Session]] = []
         self.gaps: list[Gap] = []
-        for session in _sessions(self._free.view, plan, case.now):
+        for session in sessions:
             if session.kind == "planned":
                 self._free.book(session.start, session.end, session.devices)
             slot = next((one for one in self._slots if one[-1].end <= session.start), None)
@@ -231,13 +235,13 @@ def _unusable(pool: str, seconds: int, limited_by: str) -> str:
 class _Obstacles:
     """The obstacles between each open job and a gap, and what would remove them."""
 
-    def __init__(self, case: Case, plan: Plan, zone: str) -> None:
+    def __init__(self, case: Case, plan: Plan, sessions: Sequence[Sequence[_Session]], zone: str) -> None:
         self._case, self._zone, self._kept = case, zone, plan.kept
         self._reasons: dict[str, Reason] = {one.job: one.reason for one in plan.deferrals}
         self._sessions = grouped(  # by job: start, end, pool
             (job, (session.start, session.end, capacity.pool.name))
-            for capacity in case.capacities
-            for session in _sessions(capacity.view, plan, case.now)
+            for capacity, of_pool in zip(case.capacities, sessions, strict=True)
+            for session in of_pool
             for job, _ in session.lanes
         )
         planned: dict[str, int] = {}

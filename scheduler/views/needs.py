@@ -7,6 +7,7 @@ an event.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -19,7 +20,6 @@ from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
-from scheduler.service.outside.ports import Ports
 from scheduler.store import (
     conditions,
     deployments,
@@ -38,6 +38,9 @@ from scheduler.store import (
 from scheduler.store.events import Event
 from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import long_work
+
+if TYPE_CHECKING:
+    from scheduler.service.outside.ports import Ports
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 CLAIMED = "session.taken"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,11 +12,9 @@ from jobs.problem import Refusal
 from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.notify.deliver import redacted
-from scheduler.notify.mail import WEEKLY, message_of
+from scheduler.report.picture import Picture
 from scheduler.report.report import Report
 from scheduler.store import outbox
-from scheduler.views.chart_facts import pictures_of
 from scheduler.views.weekly_report import make_report, render, week_named
 
 _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
@@ -52,7 +51,7 @@ def weekly(
         return
     by_name = _ENDINGS.get(out.suffix.lower()) if out else None
     wanted = "json" if cli.options.json else form or by_name or "text"
-    pictures = pictures_of(cli.app.database, cli.app.pools, document) if wanted == "html" else ()
+    pictures = _pictures(cli, document) if wanted == "html" else ()
     text = cli.redact(render(document, wanted, pictures))
     if out is None:
         sys.stdout.write(text)
@@ -63,13 +62,22 @@ def weekly(
     cli.out.say(f"written: {out}")
 
 
+def _pictures(cli: Cli, document: Report) -> Sequence[Picture]:
+    from scheduler.views.chart_facts import pictures_of
+
+    return pictures_of(cli.app.database, cli.app.pools, document)
+
+
 def _send(cli: Cli, document: Report) -> None:
+    from scheduler.notify.deliver import redacted
+    from scheduler.notify.mail import WEEKLY, message_of
+
     channels = list(cli.app.channels)
     if not channels:
         raise Refusal(
             "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
         )
-    body = redacted(message_of(document, pictures_of(cli.app.database, cli.app.pools, document)), cli.redact)
+    body = redacted(message_of(document, _pictures(cli, document)), cli.redact)
     with cli.app.database.write() as tx:
         added = [name for name in channels if outbox.add(tx, WEEKLY, document.label, name, body, cli.now)]
     cli.out.data({"week": document.label, "queued": added, "known": sorted(set(channels) - set(added))})

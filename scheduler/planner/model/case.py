@@ -28,6 +28,8 @@ from scheduler.planner.model.session_yield import (
 from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, SessionValues, reference_rate
 
+SMALL = 800  # jobs x classes
+
 
 @dataclass(frozen=True, slots=True)
 class JobOffer:
@@ -194,6 +196,11 @@ class Case:
     def until(self) -> int:
         """The end of the horizon."""
         return self.snapshot.now + self.snapshot.horizon_seconds
+
+    @property
+    def small(self) -> bool:
+        """Whether a walk is cheap enough to try many."""
+        return len(self.jobs) * len(self.classes) <= SMALL
 
     @property
     def discount(self) -> Discount:

@@ -24,10 +24,9 @@ from scheduler.planner.search.score import PlanScore, finishes_all, score, weigh
 if TYPE_CHECKING:
     from scheduler.planner.dispatch.walk import Question
 
-# (price factor, patience), most promising first. Cases above SMALL (jobs x classes) use the shorter lists.
+# (price factor, patience), most promising first. Cases that are not small use the shorter lists.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
-SMALL = 800
 # With more than FIRM_JOBS_MAX jobs, deadlines may cost this part of the highest value: about what it costs to meet as
 # many as earliest deadline first does.
 DEADLINES_COST = 0.3
@@ -63,9 +62,17 @@ class Floor:
 
 
 def first_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> Candidate:
-    """Return the best of all first candidates; ``policies`` are the deadline policies."""
+    """Return the best of all first candidates; ``policies`` are the deadline policies.
+
+    Where a walk is expensive, bids are tried only with policies whose own candidates could be chosen.
+    """
     orders = simple_orders(case)
-    candidates = [orders["density"], *priced_candidates(case, prices, policies)]
+    own = [attempt(case, policy, _no_bids(case), None) for policy in policies if policy.urgent]
+    candidates = [orders["density"], *own]
+    if not case.small:
+        good = [one.policy for one in _of_enough(candidates)]
+        policies = [policy for policy in policies if policy in good] or policies
+    candidates += priced_candidates(case, prices, policies)
     first = choose(case, candidates).score
     others = [one for one in orders.values() if one.score.on_time > first.on_time or one.score.value > first.value]
     value = max((one.score.value for one in others), default=first.value)
@@ -119,10 +126,9 @@ def _places(case: Case, name: str) -> tuple[int, ...]:
 
 
 def priced_candidates(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> list[Candidate]:
-    """Return candidates of all bids, with and without targets, and those of ``policies`` without prices."""
-    small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
-    bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
-    candidates = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
+    """Return candidates of all bids, with and without targets."""
+    bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if case.small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
+    candidates: list[Candidate] = []
     for policy in policies:
         candidates += _for_all(case, policy, bids, prices)
         if prices.targets:
@@ -163,13 +169,18 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
     """
     if len(case.jobs) <= FIRM_JOBS_MAX:
         return max(candidates, key=_score)
+    return max(_of_enough(candidates, floor), key=_gain)
+
+
+def _of_enough(candidates: Sequence[Candidate], floor: Floor | None = None) -> list[Candidate]:
+    """Return the candidates of enough value that meet enough deadlines."""
     most = max(one.score.value for one in candidates)
     enough = [one for one in candidates if one.score.value >= most - DEADLINES_COST * abs(most)]
     if floor is not None and any(one.score.on_time >= floor.on_time for one in enough):
         enough = [one for one in enough if one.score.on_time >= floor.on_time]
         enough = [one for one in enough if one.score.value >= floor.value] or enough
     on_time = max(one.score.on_time for one in enough)
-    return max((one for one in enough if one.score.on_time >= on_time - on_time // 10), key=_gain)
+    return [one for one in enough if one.score.on_time >= on_time - on_time // 10]
 
 
 def attempt(case: Case, policy: PlanPolicy, bids: Bids, prices: Prices | None) -> Candidate:

@@ -17,7 +17,7 @@ from scheduler.planner.search.score import jobs_on_time
 
 # Up to this many jobs deadlines are met at any cost in value; with more jobs their cost is limited.
 FIRM_JOBS_MAX = 10
-ROUNDS_MAX = 6
+ROUNDS_MAX, ROUNDS_OF_MANY = 6, 2  # the second unless the case is small
 # A job is urgent only from this time before its latest start on; before that it competes by value.
 FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
 
@@ -45,7 +45,7 @@ def feasible_urgent_jobs(case: Case, policy: PlanPolicy, due: frozenset[int], sm
     which is the case under heavy overload.
     """
     urgent, best = due, frozenset[int]()
-    for _ in range(ROUNDS_MAX):
+    for _ in range(ROUNDS_MAX if case.small else ROUNDS_OF_MANY):
         if not urgent:
             break
         on_time = jobs_on_time(case, make_schedule(case, replace(policy, urgent=urgent)))
@@ -80,7 +80,7 @@ def _drop_needless(case: Case, policy: PlanPolicy, anyway: frozenset[int]) -> Pl
     urgent = policy.urgent - anyway
     if not urgent:
         return PLAIN
-    for _ in range(ROUNDS_MAX):
+    for _ in range(ROUNDS_MAX if case.small else ROUNDS_OF_MANY):
         sparing = replace(policy, urgent=urgent)
         late = policy.urgent - jobs_on_time(case, make_schedule(case, sparing))
         if not late:

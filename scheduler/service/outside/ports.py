@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
 
-from jobs.corpus.folder import CorpusFolder
 from jobs.nouns.pool import Pool
-from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Platform, Published
-from platforms.targets.base import Target
 from scheduler.clock import SchedulerClock
 from scheduler.core.plan import Plan
 from scheduler.core.retention import Retention
@@ -24,6 +21,11 @@ from scheduler.core.version import DeploymentRule
 from scheduler.service.outside.calls import Calls
 from scheduler.store import lease as leases
 from scheduler.store.engine import Database
+
+if TYPE_CHECKING:  # not loaded by commands that only read
+    from jobs.corpus.folder import CorpusFolder
+    from platforms.artifacts.base import BlobStore
+    from platforms.targets.base import Target
 
 
 class EventLog(Protocol):
