@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from inspect import Signature
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
@@ -21,7 +22,9 @@ from sqlalchemy import Connection
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp
 
+from jobs.lane_report import GPU_METRICS
 from jobs.problem import NotFound, Refusal
+from jobs.toml_file import read_toml
 from platforms.artifacts.base import StoreError
 from scheduler.app import App
 from scheduler.report.chart import printable
@@ -234,15 +237,11 @@ def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
     return endpoint
 
 
-# Metrics in the text formats of Prometheus. docs/status-page.md lists every name.
+# Metrics in the text formats of Prometheus; metrics.toml has the help text of each name.
 _TOTALS_SECONDS = 15
-
-_GPU_METRICS = {
-    "gpu_memory_bytes": "Peak memory of one GPU of live sessions.",
-    "gpu_busy": "Share of the last minute in which the GPUs of live sessions worked, their mean.",
-    "gpu_watts": "Power of the GPUs of live sessions together.",
-    "gpu_throttled": "Share of time in which heat or the hardware slowed the GPUs of live sessions, their mean.",
-}
+_HELP = read_toml(Path(__file__).with_name("metrics.toml"))
+_UNITS = {"seconds": ("seconds", 1), "dollars": ("microdollars", 1_000_000)}
+"""The units of metrics, each with the unit of our values and how many of these one of it has."""
 
 Sample = tuple[dict[str, str], float]
 
@@ -273,92 +272,72 @@ def metrics_text(source: Source, accept: str) -> tuple[bytes, str]:
 def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     leader, cycled_at, problems = questions.scheduler_health(source, tx, now)
     plan = source.plan(tx)
-    yield _metric("uff_build_info", "The version of this program.", [({"version": version("uff-scheduler")}, 1)])
-    yield _one("uff_ready", "1 when the scheduler does its work.", float(not problems))
-    yield _one("uff_leader", "1 when a daemon holds the lease.", float(leader is not None))
+    yield _metric("uff_build_info", [({"version": version("uff-scheduler")}, 1)])
+    yield _one("uff_ready", float(not problems))
+    yield _one("uff_leader", float(leader is not None))
     if cycled_at is not None:
-        yield _one("uff_last_cycle_timestamp_seconds", "Newest finished cycle of the daemon.", cycled_at)
-    yield _one("uff_scheduled_time_seconds", "The scheduler's clock.", now)
+        yield _one("uff_last_cycle_timestamp_seconds", cycled_at)
+    yield _one("uff_scheduled_time_seconds", now)
     if plan is not None:
-        yield _one("uff_plan_timestamp_seconds", "When the newest plan was made.", plan.made_at)
-        yield _one("uff_plan_value", "Weighted discounted useful hours of the newest plan.", plan.value)
-        yield _one("uff_plan_sessions", "Sessions of the newest plan.", len(plan.placements))
+        yield _one("uff_plan_timestamp_seconds", plan.made_at)
+        yield _one("uff_plan_value", plan.value)
+        yield _one("uff_plan_sessions", len(plan.placements))
         if plan.bound is not None:
-            yield _one("uff_plan_bound", "What no plan can exceed.", plan.bound)
-    needs = len(questions.newest_needs(source, tx, now))
-    yield _one("uff_needs", "Things that only a person can settle, of the last week.", needs)
+            yield _one("uff_plan_bound", plan.bound)
+    yield _one("uff_needs", len(questions.newest_needs(source, tx, now)))
 
 
 def _work(source: Source, tx: Connection) -> Iterable[Metric]:
     states = counts.jobs_by_state(tx)
-    yield _metric("uff_jobs", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in get_args(JobState)])
+    yield _metric("uff_jobs", [({"state": s}, states.get(s, 0)) for s in get_args(JobState)])
     records = source.kept("progress", source.news(tx), lambda: counts.progress(tx))
-    yield _metric("uff_job_steps", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records])
-    yield _metric("uff_job_target_steps", "Steps to train.", [({"job": n}, t) for n, _, t in records])
-    yield _one("uff_outbox_waiting", "Messages not delivered yet.", counts.messages_waiting(tx))
+    yield _metric("uff_job_steps", [({"job": n}, d) for n, d, _ in records])
+    yield _metric("uff_job_target_steps", [({"job": n}, t) for n, _, t in records])
+    yield _one("uff_outbox_waiting", counts.messages_waiting(tx))
 
 
 def _models(tx: Connection) -> Iterable[Metric]:
     all_models = models.models(tx)
     states = Counter(version.state for one in all_models for version in one.versions)
-    yield _metric("uff_versions", "Versions of models by state.", [({"state": s}, n) for s, n in states.items()])
+    yield _metric("uff_versions", [({"state": s}, n) for s, n in states.items()])
     listed = [version for one in all_models for version in one.versions if version.in_force]
-    yield _metric(
-        "uff_version_in_force", "Number of the promoted version.", [({"model": v.model}, v.number) for v in listed]
-    )
+    yield _metric("uff_version_in_force", [({"model": v.model}, v.number) for v in listed])
     costs = [(version, models.cost(tx, version)) for version in listed]
-    for unit, scale, words in (("seconds", 1, "Metered time"), ("dollars", 1_000_000, "Money")):
-        field_name = "seconds" if unit == "seconds" else "microdollars"
-        samples: list[Sample] = [({"model": v.model}, getattr(cost, field_name) / scale) for v, cost in costs]
-        yield _metric(
-            f"uff_version_cost_{unit}", f"{words} that the promoted version took with its evaluation.", samples
-        )
+    for unit, (name, scale) in _UNITS.items():
+        samples = [({"model": v.model}, getattr(cost, name) / scale) for v, cost in costs]
+        yield _metric(f"uff_version_cost_{unit}", samples)
 
 
 def _totals(tx: Connection) -> Iterable[Metric]:
-    yield _metric(
-        "uff_runs_ended_total",
-        "Lanes that ended, by pool and outcome.",
-        [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in counts.lanes_by_outcome(tx).items()],
-    )
-    saved = counts.checkpoints_by_state(tx)
-    yield _metric("uff_checkpoints", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
-    yield _metric(
-        "uff_spent_seconds_total",
-        "Metered time of settled sessions, as first settled.",
-        [({"pool": name}, seconds) for name, seconds in counts.spent_seconds(tx).items()],
-    )
+    ended = counts.lanes_by_outcome(tx)
+    yield _metric("uff_runs_ended_total", [({"pool": pool, "outcome": how}, n) for (pool, how), n in ended.items()])
+    yield _metric("uff_checkpoints", [({"state": s}, c) for s, c in counts.checkpoints_by_state(tx).items()])
+    yield _metric("uff_spent_seconds_total", [({"pool": p}, s) for p, s in counts.spent_seconds(tx).items()])
 
 
 def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     states = questions.pools(source, tx, now)
-    yield _metric(
-        "uff_pool_open", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in states]
-    )
-    yield _metric("uff_pool_sessions", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in states])
+    yield _metric("uff_pool_open", [({"pool": p.name}, p.state == "open") for p in states])
+    yield _metric("uff_pool_sessions", [({"pool": p.name}, p.sessions_live) for p in states])
     waiting = Counter(run.pool for run in queue_waits.attach(tx, runs.live(tx)) if run.wait is not None)
-    samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in states]
-    yield _metric("uff_pool_sessions_waiting", "Live sessions in their platform's queue.", samples_waiting)
-    for name, words in _GPU_METRICS.items():
-        measured: list[Sample] = [({"pool": p.name}, v) for p in states if (v := getattr(p, name)) is not None]
-        yield _metric(f"uff_pool_{name}", words, measured)
+    yield _metric("uff_pool_sessions_waiting", [({"pool": p.name}, waiting[p.name]) for p in states])
+    for name in GPU_METRICS:
+        yield _metric(
+            f"uff_pool_{name}", [({"pool": p.name}, v) for p in states if (v := getattr(p, name)) is not None]
+        )
     meters = questions.meters(source, tx, now)
-    for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
-        for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
-            samples: list[Sample] = [
-                ({"pool": meter.pool, "quota": meter.quota}, getattr(meter, part) / scale)
-                for meter in meters
-                if meter.unit == unit
-            ]
-            yield _metric(f"uff_quota_{part}_{name}", f"{words}, in the window that counts now.", samples)
+    for part in ("limit", "used", "held", "free"):
+        for unit, (name, scale) in _UNITS.items():
+            values = [(one, getattr(one, part) / scale) for one in meters if one.unit == name]
+            yield _metric(f"uff_quota_{part}_{unit}", [({"pool": m.pool, "quota": m.quota}, v) for m, v in values])
 
 
-def _one(name: str, words: str, value: float) -> Metric:
-    return _metric(name, words, [({}, value)])
+def _one(name: str, value: float) -> Metric:
+    return _metric(name, [({}, value)])
 
 
-def _metric(name: str, words: str, samples: Iterable[Sample]) -> Metric:
-    metric = Metric(name.removesuffix("_total"), words, "counter" if name.endswith("_total") else "gauge")
+def _metric(name: str, samples: Iterable[Sample]) -> Metric:
+    metric = Metric(name.removesuffix("_total"), _HELP[name], "counter" if name.endswith("_total") else "gauge")
     for labels, value in samples:
         metric.add_sample(name, labels, value)
     return metric
