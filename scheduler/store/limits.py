@@ -71,7 +71,7 @@ def close_pool(
     The daemon never shortens a closure: a pool that a person closed for a week stays closed for a week. If a closure is
     repeated with the same cause, its start is kept.
     """
-    before = next((closure for closure in standing(tx) if closure.pool == pool), None)
+    before = standing(tx).get(pool)
     same = before is not None and before.cause is cause and cause is not Cause.PERSON
     if before is not None and by == "daemon":
         outlasts = before.until is None or (until is not None and until < before.until)
@@ -94,17 +94,13 @@ def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
 
 def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
     """Return (until, why) of every closed pool, including closures that have expired."""
-    return {closure.pool: (closure.until, closure.why) for closure in standing(tx)}
+    return {pool: (closure.until, closure.why) for pool, closure in standing(tx).items()}
 
 
-def standing(tx: Connection) -> list[Closure]:
+def standing(tx: Connection) -> dict[str, Closure]:
     """Return the closures by pool, including expired ones; a pause of all pools is not among them."""
-    return [closure for closure in codec.records(Closure, tx.execute(_CLOSURES)) if closure.pool != EVERY]
-
-
-def cause(tx: Connection, pool: str) -> Cause | None:
-    """Return the cause of a pool's closure, also if it has expired; None for a pool that is not closed."""
-    return next((closure.cause for closure in standing(tx) if closure.pool == pool), None)
+    closures = codec.records(Closure, tx.execute(_CLOSURES))
+    return {closure.pool: closure for closure in closures if closure.pool != EVERY}
 
 
 def paused(tx: Connection) -> Closure | None:

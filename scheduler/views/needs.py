@@ -174,8 +174,8 @@ def _paused(tx: Connection) -> Iterator[Need]:
 
 def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
     reported: set[str] = set()
-    for closure in limits.standing(tx):
-        pool, open_ = closure.pool, f"schedctl pools open {closure.pool}"
+    for pool, closure in limits.standing(tx).items():
+        open_ = f"schedctl pools open {pool}"
         unread = closure.cause is Cause.QUOTA_UNREADABLE and now - closure.at >= conditions.SILENT_SECONDS
         wrong = closure.cause is Cause.WRONG_DEVICE and (closure.until is None or closure.until > now)
         if pool not in pools or not (closure.cause.waits_for_person or closure.until is None or unread or wrong):

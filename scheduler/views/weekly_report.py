@@ -199,9 +199,9 @@ def facts_within(
         last_signs=signs,
         firsts={job: sorted(attempts) for job, attempts in firsts.items()},
         closed={
-            week_runs.pool: week_runs.why
-            for week_runs in limits.standing(tx)
-            if week_runs.until is None or week_runs.until > end
+            pool: closure.why
+            for pool, closure in limits.standing(tx).items()
+            if closure.until is None or closure.until > end
         },
         manifests=manifests,
         jobs=[

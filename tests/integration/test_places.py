@@ -60,7 +60,7 @@ class Scene:
     def closure(self) -> Closure | None:
         """How the pool is closed, if it is."""
         with self.ports.database.read() as tx:
-            return next(iter(limits.standing(tx)), None)
+            return next(iter(limits.standing(tx).values()), None)
 
     def kinds(self, *kinds: str) -> list[str]:
         """Return the events of these kinds."""

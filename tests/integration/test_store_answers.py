@@ -84,7 +84,7 @@ def test_the_daemon_shortens_no_closure_that_is_in_force_and_a_person_may(
         limits.close_pool(tx, "kaggle", before, "a week off", NOW - 50, "ann")
         limits.close_pool(tx, "kaggle", until, "refused: 429", NOW, by)
         told = len(events.tail(tx, kinds=["pool.closed"]))
-        (standing,) = limits.standing(tx)
+        standing = limits.standing(tx)["kaggle"]
     if found == "new":
         assert (standing, told) == (limits.Closure("kaggle", until, "refused: 429", NOW), 2)
     else:
@@ -98,7 +98,8 @@ def test_a_closure_that_goes_on_for_the_same_cause_counts_from_its_beginning(
     with database.write() as tx:
         limits.close_pool(tx, "kaggle", until, "timed out", NOW, cause=Cause.REFUSED)
         limits.close_pool(tx, "kaggle", until, "no route", NOW + 10, cause=Cause.REFUSED)
-        assert limits.standing(tx) == [limits.Closure("kaggle", until, "no route", NOW, Cause.REFUSED)]
+        closure = limits.Closure("kaggle", until, "no route", NOW, Cause.REFUSED)
+        assert limits.standing(tx) == {"kaggle": closure}
 
 
 # Jobs that were removed

@@ -69,7 +69,7 @@ def test_the_migration_classifies_the_closures_that_stand(tmp_path: Path, by: st
         old.commit()
     database = upgraded(tmp_path)
     with database.read() as tx:
-        found = {closure.pool: closure for closure in limits.standing(tx)}
+        found = limits.standing(tx)
     assert found["kaggle"] == limits.Closure("kaggle", None, why, NOW, cause)
     assert verify(database) == []
     database.close()

@@ -221,7 +221,7 @@ def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
     held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
         {name: why for name, why in conditions.reasons(tx, JOB_POISONED).items() if name in held},
-        {closure.pool: closure.why for closure in limits.standing(tx) if closure.cause is Cause.PLANNING},
+        {pool: closure.why for pool, closure in limits.standing(tx).items() if closure.cause is Cause.PLANNING},
     )
 
 

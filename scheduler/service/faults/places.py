@@ -44,8 +44,8 @@ def refused_by(tx: Connection, pool: str, error: Misconfigured, now: int) -> Non
 
 def let_in(tx: Connection, pool: str, now: int) -> None:
     """Open a pool that waited for a person, because its platform accepted a launch."""
-    cause = limits.cause(tx, pool)
-    if cause is not None and cause.waits_for_person:
+    closure = limits.standing(tx).get(pool)
+    if closure is not None and closure.cause.waits_for_person:
         limits.open_pool(tx, pool, now)
 
 
@@ -122,7 +122,7 @@ class Places:
     ) -> None:
         """Close the ``broken`` pools, and open waiting ones that are ``fresh`` or ``back``."""
         with self._ports.database.read() as tx:
-            closures = {closure.pool: closure for closure in limits.standing(tx)}
+            closures = limits.standing(tx)
 
         def stands(pool: str) -> bool:
             current = closures.get(pool)

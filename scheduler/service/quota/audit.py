@@ -101,8 +101,8 @@ def _read_one(ports: Ports, name: str) -> int | None:
         return None
     now = ports.clock.now()
     with ports.write() as tx:
-        closed = limits.cause(tx, name)
-        if closed is not None and closed.of_quota_reading:
+        closure = limits.standing(tx).get(name)
+        if closure is not None and closure.cause.of_quota_reading:
             limits.open_pool(tx, name, now)
         if price is not None:
             prices.note(tx, pool, price.microdollars, price.source, now)
