@@ -28,7 +28,6 @@ from platforms.targets.reach import Ran, shell_script
 # Accounting: the GPU minutes that an account has left, from sshare's lines of it and its parents. Pure.
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
 _COUNT = re.compile(r"(?P<limit>\d{1,9}|N)\((?P<used>\d{1,9})\)")
-_MINUTES = re.compile(r"(?:^|,)gres/gpu=(\d{1,15})(?:,|$)")
 _FIELDS = 5
 QUOTA = "account"
 _SECONDS = 365 * 86_400  # only an administrator renews such a limit: treat it as yearly
@@ -150,9 +149,9 @@ def tightest(table: str, account: str, user: str) -> Association | None:
     if len(rows) != 1:
         raise NoBooks(f"sshare names {len(rows)} associations of {user} with {account or 'an account'}")
     limited = [
-        Association(limit, _minutes(each[3]) or 0, _minutes(each[4]) or 0)
+        Association(limit, _limit(each[3]) or 0, _limit(each[4]) or 0)
         for each in rows[0]
-        if (limit := _minutes(each[2])) is not None
+        if (limit := _limit(each[2])) is not None
     ]
     return min(limited, key=lambda each: each.left, default=None)
 
@@ -167,11 +166,6 @@ def reading(association: Association, devices: int, now: int, scale: float) -> Q
     minutes = (association.limit // devices, -(-(association.used + 1) // devices), -(-association.running // devices))
     limit, used, reserved = (min(count * minute, _SESSIONS * _SECONDS) for count in minutes)
     return QuotaReading(QUOTA, now, now + _SECONDS, limit, used, reserved, shared=True)
-
-
-def _minutes(text: str) -> int | None:
-    match = _MINUTES.search(text)
-    return int(match[1]) if match else None
 
 
 # The scripts are the functions of commands.sh, which explains their exit codes.
