@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import select
 import shutil
 import signal
 import sys
@@ -17,12 +15,11 @@ from typing import Any
 
 from jobs.duration import parse_instant
 from jobs.payload.clock import Clock
-from platforms.local.processes import MARK, SIGKILL
+from platforms.local.processes import MARK, kill
 
 # Variables that make numerical results equal in all sessions of this machine, whatever cloud they emulate.
 SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")
-_ROUNDS = 25
-_WAIT_MILLISECONDS = 200
+_ROUNDS = 100
 
 
 def options_of(name: str, description: str | None, folder: str) -> argparse.ArgumentParser:
@@ -89,14 +86,7 @@ def end_unknown(folder: Path, keys: Collection[str]) -> None:
         pids = _kernels(folder, keys)
         if not pids:
             break
-        for pid in pids:
-            with suppress(ProcessLookupError, PermissionError):
-                descriptor = os.pidfd_open(pid)
-                os.kill(pid, SIGKILL)
-                watch = select.poll()
-                watch.register(descriptor, select.POLLIN)
-                watch.poll(_WAIT_MILLISECONDS)
-                os.close(descriptor)
+        kill(pids)
 
 
 def _kernels(folder: Path, keys: Collection[str] = ()) -> list[int]:

@@ -71,20 +71,25 @@ def kill_members(leader: int, leader_ticks: int, folder: str, rounds: int) -> bo
         pids = members(leader, leader_ticks, folder)
         if not pids:
             return True
-        watch = select.poll()
-        watched = []
-        for pid in pids:
-            try:
-                descriptor = os.pidfd_open(pid)
-                watched.append(descriptor)
-                os.kill(pid, SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-            watch.register(descriptor, select.POLLIN)
-        watch.poll(_WAIT_MILLISECONDS)
-        for descriptor in watched:
-            os.close(descriptor)
+        kill(pids)
     return not members(leader, leader_ticks, folder)
+
+
+def kill(pids: list[int]) -> None:
+    """Send SIGKILL to processes and wait briefly for the end of one of them."""
+    watch = select.poll()
+    watched = []
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+            watched.append(descriptor)
+            os.kill(pid, SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+        watch.register(descriptor, select.POLLIN)
+    watch.poll(_WAIT_MILLISECONDS)
+    for descriptor in watched:
+        os.close(descriptor)
 
 
 def works_for(pid: int, folder: str) -> bool:
