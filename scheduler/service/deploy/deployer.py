@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +17,7 @@ from config.errors import ConfigError
 from config.settings import Settings, TargetSettings
 from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
+from platforms.folders import take_at_once
 from platforms.targets.base import (
     BadRelease,
     Deployed,
@@ -79,11 +79,9 @@ class Deployer:
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / f"{target}--{model}.lock").open("ab") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not take_at_once(handle):
                 why = f"another process of this machine deploys {model} there"
-                raise TargetBusy(target, "deploy", why, "Try again when it is done") from None
+                raise TargetBusy(target, "deploy", why, "Try again when it is done")
             yield
 
 
@@ -392,16 +390,13 @@ def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str)
             case DeployOutcome.SERVING:
                 return deployments.serve(tx, wanted, now, evidence)
             case DeployOutcome.RETURNED:
-                before = deployments.serving(tx, wanted.model, wanted.target)
-                if before is not None and before.number != done.version:
-                    why = f"{wanted.version} was tried again without success"
-                    deployments.end(tx, before, "returned", now, why, before.evidence)
-                return deployments.end(tx, wanted, "returned", now, detail, evidence)
+                why, serves = f"{wanted.version} was tried again without success", done.version
             case DeployOutcome.DOWN:
-                before = deployments.serving(tx, wanted.model, wanted.target)
-                if before is not None:
-                    why = f"it answers no more since {wanted.version} was tried"
-                    deployments.end(tx, before, "returned", now, why, before.evidence)
-                return deployments.end(tx, wanted, "returned", now, f"nothing answers there: {detail}", evidence)
+                why, serves = f"it answers no more since {wanted.version} was tried", None
+                detail = f"nothing answers there: {detail}"
             case _:
                 assert_never(done.outcome)
+        before = deployments.serving(tx, wanted.model, wanted.target)
+        if before is not None and before.number != serves:
+            deployments.end(tx, before, "returned", now, why, before.evidence)
+        return deployments.end(tx, wanted, "returned", now, detail, evidence)
