@@ -18,7 +18,7 @@ from tests.lab.planner.cases import seed_case
 
 SNAPSHOT = seed_case(1, gated=False, lanes=2)
 NOW = SNAPSHOT.now
-FREE: dict[str, list[Lane]] = {"uff-main-0001": []}
+FREE: list[Lane] = []
 
 
 def session(*lanes: Lane, hours: float = 10) -> Run:
@@ -57,31 +57,31 @@ def test_each_job_pays_from_where_it_began() -> None:
 
 def test_a_job_takes_over_where_a_runner_said_that_it_waits() -> None:
     run = session(over(0, "main"), works(1, "ufm", 1))
-    [slot] = open_slots([run], said(run, 0, NOW + 180), FREE, NOW)
+    [slot] = open_slots(run, said(run, 0, NOW + 180), FREE, NOW)
     assert (slot.before.index, slot.idle) == (0, False)
-    assert open_slots([run], said(run, 0, NOW + 180), FREE, NOW + HOUR), "while another lane works, it waits on"
-    assert not open_slots([run], said(run, 0, None), FREE, NOW), "an older runner says nothing"
-    assert not open_slots([run], {}, FREE, NOW)
+    assert open_slots(run, said(run, 0, NOW + 180), FREE, NOW + HOUR), "while another lane works, it waits on"
+    assert not open_slots(run, said(run, 0, None), FREE, NOW), "an older runner says nothing"
+    assert not open_slots(run, {}, FREE, NOW)
     alone = session(over(0, "main"))
-    assert open_slots([alone], said(alone, 0, NOW + 180), FREE, NOW + 180)[0].idle
-    assert not open_slots([alone], said(alone, 0, NOW + 180), FREE, NOW + 181), "it has left"
+    assert open_slots(alone, said(alone, 0, NOW + 180), FREE, NOW + 180)[0].idle
+    assert not open_slots(alone, said(alone, 0, NOW + 180), FREE, NOW + 181), "it has left"
 
 
 def test_one_job_continues_after_each() -> None:
     run = session(over(0, "main"), over(1, "ufm", 1), works(2, "ucm", 0, NOW))
     waits = said(run, 0, NOW + 9) | said(run, 1, NOW + 9)
-    assert [slot.before.index for slot in open_slots([run], waits, FREE, NOW)] == [1]
+    assert [slot.before.index for slot in open_slots(run, waits, FREE, NOW)] == [1]
 
 
 def test_a_device_that_no_lane_has_takes_a_job_while_another_works() -> None:
-    free = {"uff-main-0001": [Lane(1, "", 0, (1,), None)]}
+    free = [Lane(1, "", 0, (1,), None)]
     run = session(works(0, "main"))
     beat = {(run.key, 0): LaneReport(run.key, 0, "main")}
-    [slot] = open_slots([run], beat, free, NOW)
+    [slot] = open_slots(run, beat, free, NOW)
     assert (slot.before.index, slot.before.devices, slot.idle) == (1, (1,), False)
-    assert not open_slots([run], {}, free, NOW), "nothing is known of the session yet"
-    assert not open_slots([session(works(0, "main"), works(2, "ufm", 1, NOW))], beat, free, NOW)
-    assert not open_slots([session(over(0, "main"))], beat, free, NOW), "it leaves with the others"
+    assert not open_slots(run, {}, free, NOW), "nothing is known of the session yet"
+    assert not open_slots(session(works(0, "main"), works(2, "ufm", 1, NOW)), beat, free, NOW)
+    assert not open_slots(session(over(0, "main")), beat, free, NOW), "it leaves with the others"
 
 
 def test_the_next_job_of_the_plan_comes_first_then_what_nobody_else_takes_soon() -> None:

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -110,8 +110,8 @@ def _look(
     if not able or run.pool in unopened or not isinstance(run.state, Running):
         return None
     reports = runs.heartbeats(tx, [run.key])
-    free = {run.key: _free_lanes(tx, run) if news else []}
-    slots = [slot for slot in open_slots([run], reports, free, now) if news or slot.idle]
+    free = _free_lanes(tx, run) if news else []
+    slots = [slot for slot in open_slots(run, reports, free, now) if news or slot.idle]
     # Continued lanes that the session has not confirmed yet.
     open_lanes = [lane for lane in run.lanes if lane.begun_at is not None and lane.outcome is None]
     return [lane for lane in open_lanes if (run.key, lane.index) not in reports], slots
@@ -125,25 +125,24 @@ def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
 
 
 def open_slots(
-    live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport], free_lanes: Mapping[str, list[Lane]], now: int
+    run: Run, reports: Mapping[tuple[str, int], LaneReport], free_lanes: Sequence[Lane], now: int
 ) -> list[Slot]:
     """Return the lanes after which a job can continue; only a runner that reports waiting gets an order.
 
     ``free_lanes`` are those of :func:`_free_lanes`; they wait while other lanes run.
     """
     slots = []
-    for run in live:
-        works = any(lane.outcome is None for lane in run.lanes)
-        heard = [report for lane in run.lanes if (report := reports.get((run.key, lane.index))) and report.ended_at]
-        left = max((report.ended_at or 0 for report in heard), default=0) + longest_wait(heard)
-        if (works and now < run.deadline) or (not works and now <= left):
-            waiting = {report.lane for report in heard if report.waits_until is not None}
-            ended = [lane for lane in run.lanes if lane.outcome is not None and lane.index in waiting]
-            free = [lane for lane in ended if not any(other.continues(lane) for other in run.lanes)]
-            slots += [Slot(run, lane, not works) for lane in free]
-        if works and now < run.deadline and any(key == run.key for key, _ in reports):
-            unused = [lane for lane in free_lanes[run.key] if not any(other.continues(lane) for other in run.lanes)]
-            slots += [Slot(run, lane, idle=False) for lane in unused]
+    works = any(lane.outcome is None for lane in run.lanes)
+    heard = [report for lane in run.lanes if (report := reports.get((run.key, lane.index))) and report.ended_at]
+    left = max((report.ended_at or 0 for report in heard), default=0) + longest_wait(heard)
+    if (works and now < run.deadline) or (not works and now <= left):
+        waiting = {report.lane for report in heard if report.waits_until is not None}
+        ended = [lane for lane in run.lanes if lane.outcome is not None and lane.index in waiting]
+        free = [lane for lane in ended if not any(other.continues(lane) for other in run.lanes)]
+        slots += [Slot(run, lane, not works) for lane in free]
+    if works and now < run.deadline and any(key == run.key for key, _ in reports):
+        unused = [lane for lane in free_lanes if not any(other.continues(lane) for other in run.lanes)]
+        slots += [Slot(run, lane, idle=False) for lane in unused]
     return slots
 
 
