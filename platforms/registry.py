@@ -32,10 +32,10 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
         "published": "platforms.kaggle.api.account:open_published",
         "account_name": "platforms.kaggle.api.account:account_name",
     },
-    "local": {"load": "platforms.local.adapter:load", "secret_way": "platforms.local.spawn:secret_way"},
+    "local": {"load": "platforms.local.adapter:LocalPlatform", "secret_way": "platforms.local.spawn:secret_way"},
     "manual": {"load": "platforms.manual.adapter:ManualPlatform"},
     "sagemaker": {
-        "load": "platforms.sagemaker.adapter:load",
+        "load": "platforms.sagemaker.adapter:SageMakerPlatform",
         "checkup": "platforms.sagemaker.checkup:checks",
         "files": "platforms.sagemaker.settings:files",
         "secret_way": "platforms.sagemaker.settings:secret_way",
@@ -197,7 +197,7 @@ def _needs_library(platform: str, action: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if platform not in _SHIPPED:
+        if not (extra := plugin.traits(platform).extra):
             raise
-        remedy = f"Install the extra of this platform: uff-scheduler[{platform}]"
+        remedy = f"Install the extra of this platform: uff-scheduler[{extra}]"
         raise Misconfigured(platform, action, str(error), remedy) from error

@@ -168,5 +168,5 @@ def payload_of(platform: str, request: LaunchRequest, context: PlatformContext) 
     """Return the folder of a launch's payload. Raises Misconfigured if it has no agent.py."""
     payload = Path(request.bundle or context.bundle).absolute() / "payload"
     if not (payload / "agent.py").is_file():
-        raise Misconfigured(platform, "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        raise Misconfigured(platform, "launch", f"there is no agent.py in {payload}", "Check the bundle folder")
     return payload

@@ -7,14 +7,12 @@ are one pool. Its limits are those of the platform, so it refuses what a remote 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -36,7 +34,7 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
-from platforms.folders import Folders, is_folder_name
+from platforms.folders import Folders, is_folder_name, take_at_once
 from platforms.local import spawn
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, VIEW, WORK, publish
@@ -49,11 +47,6 @@ __all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
 KEPT_SECONDS = 14 * 86_400  # real time since a session last used it
 _Record = TypeVar("_Record")
 _KILL_ROUNDS = 5
-
-
-def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
-    """Return the local platform of one pool. Raises Misconfigured."""
-    return LocalPlatform(settings, context, os.environ.get(spawn.RUNNER_VARIABLE, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +67,16 @@ class LocalSettings:
 class LocalPlatform(Platform):
     """Runs payloads as detached processes on this machine.
 
-    With a ``runner``, the socket of the service manager, each session runs in a systemd unit; otherwise sessions are
-    processes detached from the daemon. They cannot see files that the context hides. Without a runner this holds only
-    where the machine lets this user hide files; elsewhere they see every file that the user can read.
+    With a runner, the socket of the service manager that the environment names, each session runs in a systemd unit;
+    otherwise sessions are processes detached from the daemon. They cannot see files that the context hides. Without a
+    runner this holds only where the machine lets this user hide files; elsewhere they see every file that the user can
+    read.
     """
 
-    def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = read_options("local", LocalSettings, settings)
         self._context = context
-        self._runner = runner
+        self._runner = os.environ.get(spawn.RUNNER_VARIABLE, "")
         self._devices = _read_devices(self._settings.devices)
         self._passed = frozenset(self._settings.pass_environment)
         self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
@@ -291,17 +285,12 @@ def sweep_environments(folder: Path, before: float) -> list[str]:
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not place.is_dir():
             continue
-        handle = os.open(folder / f"{place.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            with suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                mark = place / MARK
-                if not mark.exists() or mark.stat().st_mtime < before:
-                    mark.unlink(missing_ok=True)  # first, so that a partly removed one is not complete
-                    shutil.rmtree(place)
-                    removed.append(place.name)
-        finally:
-            os.close(handle)
+        mark = place / MARK
+        with os.fdopen(os.open(folder / f"{place.name}.lock", os.O_RDWR | os.O_CREAT, 0o600), "rb") as handle:
+            if take_at_once(handle) and (not mark.exists() or mark.stat().st_mtime < before):
+                mark.unlink(missing_ok=True)  # first, so that a partly removed one is not complete
+                shutil.rmtree(place)
+                removed.append(place.name)
     return removed
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from jobs.payload.bounded_file import read_below
 from jobs.payload.whole_file import create_below
-from platforms.artifacts.s3.client import code_of
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
     Capabilities,
@@ -47,21 +46,14 @@ _PAUSE_SECONDS_MAX = 300
 _FORGET_SECONDS = 3_600
 
 
-def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlatform:
-    """Return the SageMaker platform of one pool. Raises Misconfigured."""
-    try:
-        import boto3  # noqa: F401 - a missing library is reported here, not at the first launch
-    except ImportError as error:
-        raise Misconfigured("sagemaker", "load", str(error), "Install the extra: uff-scheduler[aws]") from error
-    return SageMakerPlatform(settings, context)
-
-
 class SageMakerPlatform(Platform):
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
     capabilities = Capabilities(tails_logs=True, takes_orders=True, finds_orphans=True, bills_late=True)
 
     def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
+        import boto3  # noqa: F401 - a missing library is reported here, not at the first launch
+
         self._settings = settings = read_settings(options)
         self._context = context
         self._owner = settings.owner or _owner(context.state_folder.absolute())
@@ -144,7 +136,7 @@ class SageMakerPlatform(Platform):
                     nobodys = unclear(key, "a training job of this name exists, and its owner is unknown")
                     return None if answers.is_told(description) else Look(nobodys, answers.ends_by(description))
                 if answers.lost_its_instance(description):
-                    self._ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
+                    answers.ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
                 session = answers.observed(description, now)
                 self._learn(description, session)
                 return Look(session, answers.ends_by(description))
@@ -161,7 +153,7 @@ class SageMakerPlatform(Platform):
                 if description is None or description["TrainingJobStatus"] in answers.TERMINAL:
                     return
                 if answers.is_ours(description, key, self._owner):
-                    self._ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
+                    answers.ask(lambda: self._jobs.stop_training_job(TrainingJobName=key))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the output of a job in CloudWatch; see Platform.logs."""
@@ -306,27 +298,17 @@ class SageMakerPlatform(Platform):
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
         """Return a job's description, or None if there is no such job."""
-        description = self._ask(lambda: self._jobs.describe_training_job(TrainingJobName=key))
+        description: Mapping[str, Any] | None = answers.ask(
+            lambda: self._jobs.describe_training_job(TrainingJobName=key)
+        )
         if description is not None and (lack := answers.lacking(description, key)):  # the response is not from AWS
             why = f"an answer about {key} that is none: {lack}"
             raise Unreachable("sagemaker", "look up", why, "Check the network")
         return description
 
-    def _ask(self, call: Callable[[], Any], none: Collection[str] = answers.MISSING) -> Mapping[str, Any] | None:
-        """Return the response to a call about a job; None for errors in ``none``, such as those for ended jobs."""
-        from botocore.exceptions import ClientError
-
-        try:
-            answer: Mapping[str, Any] = call()
-        except ClientError as error:
-            if code_of(error) in none:
-                return None
-            raise
-        return answer
-
     def _delete(self, key: str) -> None:
         codes = answers.MISSING | answers.DENIED | answers.UNKNOWN
-        self._ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
+        answers.ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
 
     def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
         """Remember what a failed job means for the next launch; a lack of instances is not counted as an attempt."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -101,7 +101,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     """
     key, arn = str(description["TrainingJobName"]), str(description["TrainingJobArn"])
     status = str(description["TrainingJobStatus"])
-    started = _seconds(description.get("TrainingStartTime"))
+    began = description.get("TrainingStartTime")
+    started = None if began is None else int(began.timestamp())
     if status not in TERMINAL | _GOING:
         return Observed(key, SessionState.UNCLEAR, arn, detail=f"its status {status[:_WORD_CHARACTERS]!r} is not known")
     if status not in TERMINAL:
@@ -115,7 +116,7 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     if billed is None:
         if end is None or now < end.timestamp() + _BILL_SECONDS:
             return Observed(key, SessionState.RUNNING, arn, started, detail=f"{status}, not billed yet")
-        billed = round((end - description["TrainingStartTime"]).total_seconds())
+        billed = round((end - began).total_seconds())
     if not billed and failure(description)[0] == NO_MACHINE:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
     interrupted = _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
@@ -160,10 +161,6 @@ def _why(description: Mapping[str, Any]) -> str:
     return f"{words}: {reason}" if reason else words
 
 
-def _seconds(instant: datetime | None) -> int | None:
-    return None if instant is None else int(instant.timestamp())
-
-
 # The output of a training job, from CloudWatch: one stream for each start of its container.
 def read_logs(client: Any, job: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
     """Yield a job's output from byte ``offset`` on, at most ``limit_bytes``; each event is a line.
@@ -206,6 +203,18 @@ def _lines(client: Any, job: str) -> Iterator[bytes]:
 def _started(stream: str) -> tuple[int, str]:
     """Return the start of a stream named ``<job>/algo-<n>-<epoch>``."""
     return (digits(stream.rpartition("-")[2], INSTANT_MAX) or 0, stream)
+
+
+def ask(call: Callable[[], Any], none: Collection[str] = MISSING) -> Any:
+    """Return the response to a call; None for errors in ``none``, such as those for ended jobs."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return call()
+    except ClientError as error:
+        if code_of(error) in none:
+            return None
+        raise
 
 
 def is_refusal(error: Exception, operation: str) -> bool:

@@ -87,33 +87,25 @@ def _role(settings: SageMakerSettings) -> Checked:
 
 
 def _jobs(settings: SageMakerSettings) -> Checked:
-    from botocore.exceptions import ClientError
-
     with answers.translated("look for a job"):
-        try:
-            _client(settings, "sagemaker").describe_training_job(TrainingJobName=_NOBODY)
-        except ClientError as error:
-            if code_of(error) not in answers.MISSING:
-                raise
+        answers.ask(lambda: _client(settings, "sagemaker").describe_training_job(TrainingJobName=_NOBODY))
     return Checked("ok", "can be described")
 
 
 def _quota(settings: SageMakerSettings) -> Checked:
     """Check how many instances of each type the account may use; without permission, say where AWS shows it."""
-    from botocore.exceptions import ClientError
-
     use = "spot training job usage" if settings.spot else "training job usage"
     wanted = [f"{instance_type} for {use}" for instance_type in settings.instance_types]
     with answers.translated("look at the quotas"):
-        try:
-            pages = _client(settings, "service-quotas").get_paginator("list_service_quotas")
-            listed = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
-        except ClientError as error:
-            if code_of(error) not in answers.DENIED:
-                raise
-            listing = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
-            remedy = f"See Service Quotas, Amazon SageMaker, '<type> for {use}', or grant docs/iam/doctor.json"
-            return Checked("warning", listing, remedy)
+        pages = _client(settings, "service-quotas").get_paginator("list_service_quotas")
+        listed = answers.ask(
+            lambda: [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]],
+            answers.DENIED,
+        )
+    if listed is None:
+        listing = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
+        remedy = f"See Service Quotas, Amazon SageMaker, '<type> for {use}', or grant docs/iam/doctor.json"
+        return Checked("warning", listing, remedy)
     limits = {quota["QuotaName"]: int(quota["Value"]) for quota in listed}
     listing = "; ".join(f"{name}: {limits.get(name, 'not listed')}" for name in wanted)
     if not any(limits.get(name) for name in wanted):
