@@ -226,12 +226,8 @@ def _notebook(key: str, order: Mapping[str, Any]) -> bytes:
     call = f"main(json.loads({json.dumps(order, ensure_ascii=True)!r}))"
     notebook = json.loads(Path(__file__).with_name("notebook.json").read_text(encoding="utf-8"))
     for cell, text in zip(notebook["cells"], (about, f"{program}\n\n{call}\n"), strict=True):
-        cell["source"] = _lines(text)
+        cell["source"] = text.rstrip("\n").splitlines(keepends=True)
     return json.dumps(notebook, indent=1).encode()
-
-
-def _lines(text: str) -> list[str]:
-    return text.rstrip("\n").splitlines(keepends=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,10 +136,14 @@ class ApiServer:
         query = [("fields", field) for field in _FIELDS]
         if cluster:
             query += [("all_status", "true"), ("cluster_name", cluster)]
-        rows = _loads("look for requests", self._send("GET", f"/api/status?{urlencode(query)}").body)
-        if not isinstance(rows, list):
-            raise _unexpected("look for requests")
-        requests = [_parse_request(one) for one in rows]
+        rows = _rows(_loads("look for requests", self._send("GET", f"/api/status?{urlencode(query)}").body))
+        requests = [
+            SkyRequest(
+                _text(one, "request_id"), _text(one, "name"), _text(one, "status"), float(_number(one, "created_at")),
+                str(one.get("cluster_name") or ""),
+            )
+            for one in rows
+        ]  # fmt: skip
         mine = [one for one in requests if one.cluster.startswith(self._settings.prefix)]
         return sorted((one for one in mine if cluster in {"", one.cluster}), key=lambda one: -one.created_at)
 
@@ -361,14 +365,6 @@ def _rows(value: Any) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise _unexpected("read its answer")
     return value
-
-
-def _parse_request(row: Any) -> SkyRequest:
-    one = _object("look for requests", row)
-    return SkyRequest(
-        _text(one, "request_id"), _text(one, "name"), _text(one, "status"), float(_number(one, "created_at")),
-        str(one.get("cluster_name") or ""),
-    )  # fmt: skip
 
 
 def _text(one: Mapping[str, Any], name: str) -> str:

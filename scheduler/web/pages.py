@@ -72,7 +72,6 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
     """Return the advice of the page; only shipped models are allowed, so that visitors cannot name local files."""
     from jobs.advice.choice import Wishes, compare, picture
     from jobs.advice.shape import METHODS, find_cards, shipped
-    from jobs.problem import NotFound
 
     shapes = shipped()
     names = sorted(name for name in shapes if "/" not in name)
