@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import signal
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.payload.lane.ending import DEADLINE, StallWatch, Stop
-from jobs.payload.lane.lane import LaneProcess, Wakeup
+from jobs.payload.lane.lane import LaneProcess, Wakeup, Worker
 from jobs.payload.lane.meter import checkpoint_times
 
 AT, SECONDS = st.integers(0, 10_000), st.integers(1, 1_000)
@@ -439,4 +440,34 @@ def test_a_fast_clock_does_not_flood_the_store(tmp_path: Path, heartbeat: int, s
     assert lane._beat_seconds == pytest.approx(beat)
     watch: StallWatch = lane._watch
     assert watch._pause == pytest.approx(2 * beat + 10 * scale)
+    assert (lane._killed, lane._store_fails, lane._gpus._lane) == (False, False, 0)
     assert lane._give_up_at == 975, "a quarter of the margin is kept for the result"
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EIO, "does not take it")])
+def test_a_store_that_fails_is_tried_again_and_named(number: int, words: str) -> None:
+    lane = made()
+    lane._published(SimpleNamespace(step=7), OSError(number, "no"))
+    assert words in lane._status.trouble
+    assert (lane._look_at, lane._store_fails) == (160, True)
+    with pytest.raises(ZeroDivisionError):
+        lane._published(SimpleNamespace(step=7), ZeroDivisionError())
+
+
+def test_the_first_line_is_reported_at_once_after_a_stop_too() -> None:
+    lane = made(_stop=YIELDED, _progress=SimpleNamespace(lines=lambda: [{"step": 0}]))
+    lane._meter.began_at = lane._meter.lost_since = None
+    lane._meter.feed = lambda _line, now: setattr(lane._meter, "began_at", now)
+    lane._read_progress()
+    assert lane._beat_at == -math.inf
+
+
+def test_a_worker_is_busy_until_its_result_is_collected() -> None:
+    results: list[int] = []
+    worker = Worker(lambda: None)
+    states = [worker.busy]
+    worker.start(lambda: 5, results.append)
+    worker._ended.wait(60)
+    states.append(worker.busy)
+    worker.collect()
+    assert (results, [*states, worker.busy]) == ([5], [False, True, False])
