@@ -26,13 +26,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if not __package__:  # started as a script, as finetune.py is
-    _PAYLOAD = Path(__file__).resolve().parents[1]
-    __package__ = f"{_PAYLOAD.name}.trainers"
-    sys.path.insert(0, str(_PAYLOAD.parent))
-    importlib.import_module(__package__)
-    del sys.path[0]
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -275,7 +268,10 @@ def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: 
     """Return a step like that of finetune.py."""
     import torch
 
-    from .tuning.model import CausalLM
+    if TYPE_CHECKING or __package__:
+        from .tuning.model import CausalLM
+    else:
+        from tuning.model import CausalLM
 
     accelerated = card["device"] != "cpu"
     if accelerated:

@@ -12,16 +12,12 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 if not __package__:  # started as a script, wherever the payload is unpacked
-    _PAYLOAD = Path(__file__).resolve().parents[1]
-    __package__ = f"{_PAYLOAD.name}.trainers"
-    sys.path[0] = str(_PAYLOAD.parent)
-    import_module(__package__)
-    del sys.path[0]  # a folder beside the payload may have the name of a module, such as code
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    __package__ = "trainers"
 
 from .ranks import NodeRanks, Ranks, devices_visible
 from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
