@@ -76,10 +76,15 @@ def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
         raise ValueError(f"{name or 'its card'} is no card that is known")
     return [
         {
-            **{name: row[name] for name in ("model", "method", "checkpointing")},
-            **{name: point[name] for name in ("batch", "seq", "seconds", "steps")},
             "card": card[0].name,
+            "model": row["model"],
+            "method": row["method"],
             "stack": _stack(row),
+            "checkpointing": row["checkpointing"],
+            "batch": point["batch"],
+            "seq": point["seq"],
+            "seconds": point["seconds"],
+            "steps": point["steps"],
             "peak": point["allocated"] + point["context"],
             "source": "calibrate.py",
         }

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +17,7 @@ from jobs.child_process import child_environment
 from jobs.corpus.errors import BadParameter, CorpusError, Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, CorpusRule
 from jobs.corpus.read.records import CorpusDocument
-from jobs.payload.records.reader import RecordFile
+from jobs.payload.bounds import read_json
 
 _ANSWER_BYTES = 1 << 16
 _TAIL_BYTES = 400  # last output of a failed command that is shown
@@ -80,9 +79,9 @@ class Rules:
                 if _fits_path(rule, str(row["source"])):
                     known_ids.add(row["id"])
                     questions.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-        with question_file.open("rb") as questions, answered.open("wb") as output:
-            _run(rule, questions, output, folder)
-        with answered.open("rb") as answers:
+        with question_file.open("rb") as questions, answered.open("w+b") as answers:
+            _run(rule, questions, answers, folder)
+            answers.seek(0)
             for number, answer in _answers(answers, name, self._findings):
                 wanted = str(answer.get("id"))
                 if wanted not in known_ids:
@@ -154,12 +153,18 @@ def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path)
     output.unlink()
 
 
-def _answers(file: BufferedReader, name: str, findings: Findings) -> Iterator[tuple[int, dict[str, Any]]]:
-    for entry in RecordFile(file, "answers.jsonl", _ANSWER_BYTES).entries():
-        if isinstance(entry.value, dict) and not entry.faults:
-            yield entry.number, entry.value
-        else:
-            findings.add(Kind.BAD_TAG, name, entry.number, "no JSON object; not used")
+def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
+    while line := file.readline(_ANSWER_BYTES):
+        number += 1
+        try:
+            answer = read_json(line)
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict):
+            yield number, answer
+        elif line.strip():
+            findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
 
 
 def _failed(rule: CorpusRule, why: str) -> CorpusError:

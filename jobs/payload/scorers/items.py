@@ -21,7 +21,6 @@ from ..bounds import NAME_MAX, brief
 from ..records.contents import FILES, MissingLibrary, is_record_file
 from ..records.encodings import BROKEN_ENCODING, NOT_UTF8
 from ..records.reader import BAD_ROW, CUT_OFF, OVERSIZED, RecordEntry, RecordFile
-from ..whole_file import write_whole
 
 ITEMS_MAX = 100_000
 SET_BYTES_MAX = 1 << 28
@@ -182,11 +181,19 @@ class Header:
 
 def write_scores(path: Path, header: Header, lines: Iterable[ScoreLine]) -> int:
     """Write a score file atomically; return the number of scores. Raises ValueError for a value that is not finite."""
-    rows = [header.document()]
-    for line in lines:
-        if not math.isfinite(line.value):
-            raise ValueError(f"{line.metric} of {line.item} is {line.value}: a score is a finite number")
-        row = {"item": line.item, "cluster": line.cluster, "metric": line.metric, "value": line.value}
-        rows.append({**row, "example": line.example[:EXAMPLE_MAX]} if line.example else row)
-    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows), sync=True)
-    return len(rows) - 1
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(header.document()) + "\n")
+        for line in lines:
+            if not math.isfinite(line.value):
+                raise ValueError(f"{line.metric} of {line.item} is {line.value}: a score is a finite number")
+            fields = {"item": line.item, "cluster": line.cluster, "metric": line.metric, "value": line.value}
+            if line.example:
+                fields["example"] = line.example[:EXAMPLE_MAX]
+            stream.write(json.dumps(fields, ensure_ascii=True) + "\n")
+            count += 1
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.rename(path)
+    return count
