@@ -35,7 +35,7 @@ test-services: .venv/ready-dev ## Run the tests with real services, whole daemon
 	$(BIN)/python -m pytest $(PARALLEL) 4 -m services $(ARGS)
 
 test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
-	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training tests/unit/test_reader.py tests/unit/test_kinds_of_sources.py --numprocesses 2 -m "not nightly" $(ARGS)
+	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training tests/unit/test_reader.py --numprocesses 2 -m "not nightly" $(ARGS)
 
 test-cards: ## Run the tests of `make test-train` with the torch of this image, on its accelerators (ARGS=options of pytest)
 	OMP_NUM_THREADS=1 python3 -m pytest --confcutdir tests/training tests/training --numprocesses auto -m "not nightly" $(ARGS)

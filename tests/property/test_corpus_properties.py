@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from jobs.corpus.build.build import build, clusters, held_out_clusters, normalised, signature
 from jobs.corpus.mixture import mixture
 from jobs.corpus.options import CorpusOptions, CorpusRule
-from jobs.corpus.read.records import clean, split_text
+from jobs.corpus.read.records import clean, decode, split_text
 from jobs.corpus.read.sources import Files
-from jobs.payload.records.encodings import decode
 from tests.lab.night import share
 
 WORDS = st.sampled_from(["gpu", "memory", "api", "poem", "one", "two", "three"])

@@ -86,7 +86,7 @@ def test_an_endless_line_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(reader, "_LINE_MAX", 1_000)
     data = b'{"text": "' + b"a" * 100_000 + b'"}\n{"text": "b"}\n'
     (tmp_path / "train-0.jsonl.gz").write_bytes(gzip.compress(data))
-    left_out: list[list[Any]] = [["it is longer than 1,000 bytes", 1, "train-0.jsonl.gz:1"]]
+    left_out: list[list[Any]] = [["it is longer than 1,000 characters", 1, "train-0.jsonl.gz:1"]]
     assert read(tmp_path) == ([{"text": "b"}], left_out)
     (tmp_path / "train-0.jsonl.gz").rename(tmp_path / "train-0.csv.gz")
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\n"' + b"a\n" * 10_000 + b'",1\nb,2\n'))
@@ -96,7 +96,7 @@ def test_an_endless_line_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: p
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\na,1\n"b\n' + b"b" * 2_000 + b'\nb",2\nc,3\n'))
     records, left_out = read(tmp_path)
     assert records == [{"text": "a", "n": "1"}]
-    assert left_out[0] == ["it is longer than 1,000 bytes", 1, "train-0.csv.gz:4"]
+    assert left_out[0] == ["it is longer than 1,000 characters", 1, "train-0.csv.gz:4"]
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.jsonl.zst", "zstandard"), ("a.parquet", "pyarrow")])
@@ -184,10 +184,10 @@ def test_tables_are_read_up_to_the_damage(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_read_say_why(tmp_path: Path) -> None:
-    for name in ("train-0.jsonl", "train-0.jsonl.gz", "train-1.parquet.gz", "train-2.txt", "train.csv", "train.log"):
+    for name in ("train-0.jsonl", "train-0.jsonl.gz", "train-1.parquet.gz", "train-2.json", "train.csv", "train.log"):
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in files(tmp_path, "train-*")] == ["train-0.jsonl"]
     reasons = {name: why for why, _, name in unread(tmp_path, files(tmp_path, "train-*"))}
-    assert list(reasons) == ["train-0.jsonl.gz", "train-1.parquet.gz", "train-2.txt", "train.csv"]
+    assert list(reasons) == ["train-0.jsonl.gz", "train-1.parquet.gz", "train-2.json", "train.csv"]
     assert reasons["train-0.jsonl.gz"].endswith("the same file lies beside it uncompressed")
-    assert "files of records are train-*.jsonl, .ndjson, .json, .csv, .tsv (also .gz" in reasons["train.csv"]
+    assert "files of records are train-*.jsonl, .csv, .tsv (also .gz" in reasons["train.csv"]

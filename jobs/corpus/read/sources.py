@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
 import re
 import sysconfig
@@ -18,9 +17,6 @@ from jobs.corpus.errors import CorpusError, Findings, Kind
 from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read import records
 from jobs.payload.bounded_file import open_regular
-from jobs.payload.records.contents import DELIMITERS, MissingLibrary
-from jobs.payload.records.encodings import decode, read_block
-from jobs.payload.records.reader import LOST, RecordFile
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
@@ -121,57 +117,47 @@ class Loader:
         try:
             with open_regular(path) as file:
                 self.bytes_read += path.stat().st_size
-                opened = RecordFile(file, path.name, self._options.max_record_bytes, records.NUMBERS)
-                if opened.wide:
-                    self.encodings["utf-16"] += 1
-                    self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
-                yield from self._records(opened, label) if _holds_records(opened) else self._text(opened, label)
-                if opened.wide and opened.wide.replaced:
-                    detail = f"{opened.wide.replaced} broken characters replaced"
+                if not file.peek(2).startswith(records.UTF16_MARKS):
+                    yield from self._content(path, file, label)
+                    return
+                self.encodings["utf-16"] += 1
+                self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
+                wide = records.Utf16AsUtf8(file)
+                yield from self._content(path, BufferedReader(wide), label)
+                if wide.replaced:
+                    detail = f"{wide.replaced} broken characters replaced"
                     self._findings.add(Kind.BROKEN_ENCODING, label, 1, detail)
-        except MissingLibrary as error:
-            # The kind that such files had when none was read: where the library is missing, versions stay the same.
-            self._findings.add(Kind.BINARY, label, 0, f"left out: {error}")
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
 
-    def _records(self, opened: RecordFile, label: str) -> Iterator[records.CorpusDocument]:
-        for entry in opened.entries():
-            for fault in entry.faults:
-                detail = f"{fault.detail}; left out" if entry.value is LOST else fault.detail
-                self._findings.add(Kind(fault.kind), label, entry.number, detail)
-            if entry.value is not LOST:
-                value = records.without_infinity(entry.value) if opened.is_table else entry.value
-                if document := records.document_of(value, label, entry.number, self._findings):
+    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[records.CorpusDocument]:
+        head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        if _holds_records(path, head):
+            reader = records.RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
+            for line, value in reader.read(file):
+                if document := records.document_of(value, label, line, self._findings):
                     yield document
-        self.encodings.update(opened.encodings)
-
-    def _text(self, opened: RecordFile, label: str) -> Iterator[records.CorpusDocument]:
-        head = opened.head(_HEAD_BYTES)
-        if records.looks_binary(head):
+        elif records.looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
-            return
-        stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
-        for line, text in self._blocks(opened.stream, head, label):
-            for offset, part in records.split_text(text, self._options.document_characters):
-                yield records.CorpusDocument(part, label, line + offset, stage)
+        else:
+            stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
+            for line, text in self._blocks(file, head, label):
+                for offset, part in records.split_text(text, self._options.document_characters):
+                    yield records.CorpusDocument(part, label, line + offset, stage)
 
     def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
         """Yield the text of a file in pieces of about a megabyte, with the number of each first line."""
         line = 1
         declared = records.declared_encoding(head)
-        try:
-            if not file.peek(1):
-                self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
-            while data := read_block(file, _BLOCK_BYTES):
-                decoded = decode(data, declared)
-                self.encodings[decoded.encoding] += 1
-                for kind, detail in decoded.faults:
-                    self._findings.add(Kind(kind), label, line, detail)
-                yield line, decoded.text
-                line += data.count(b"\n")
-        except EOFError:
-            self._findings.add(Kind.UNREADABLE, label, line, "damaged or cut off from here on")
+        if not head:
+            self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
+        while data := records.read_block(file, _BLOCK_BYTES):
+            decoded = records.decode(data, declared)
+            self.encodings[decoded.encoding] += 1
+            if odd := decoded.oddity:
+                self._findings.add(odd[0], label, line, odd[1])
+            yield line, decoded.text
+            line += data.count(b"\n")
 
     def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[records.CorpusDocument]:
         budget = max_bytes
@@ -206,17 +192,17 @@ def _reference_topics(path: Path) -> list[tuple[str, str]]:
     return []
 
 
-def _holds_records(opened: RecordFile) -> bool:
-    """Return whether a file has records: by its kind, a CSV by its columns, and `.json` by more than one object."""
-    if opened.is_table or opened.kind in _RECORD_SUFFIXES:
+def _holds_records(path: Path, head: bytes) -> bool:
+    """Return whether a file has JSON records: by suffix, or `.json` with an array or an object per line."""
+    suffix = path.suffix.lower()
+    if suffix in _RECORD_SUFFIXES:
         return True
-    head = decode(opened.head(_HEAD_BYTES)).text.lstrip("\ufeff \t\r\n")
-    if delimiter := DELIMITERS.get(opened.kind):
-        names = next(csv.reader(head.splitlines(), delimiter=delimiter), [])
-        return not records.COLUMNS.isdisjoint(names)
-    if opened.kind != ".json" or head.startswith("["):
-        return opened.kind == ".json"
-    first_line, _, rest = head.partition("\n")
+    if suffix != ".json":
+        return False
+    text = records.decode(head).text.lstrip("\ufeff \t\r\n")
+    if text.startswith("["):
+        return True
+    first_line, _, rest = text.partition("\n")
     return first_line.startswith("{") and first_line.rstrip().endswith("}") and rest.lstrip().startswith("{")
 
 

@@ -1,4 +1,4 @@
-"""Test sets and score files. An item is one record with an id, its cluster, its domain, and fields for its scorer.
+"""Test sets and score files. An item is one line with an id, its cluster, its domain, and fields for its scorer.
 
 Items of one cluster (one template, component or author) are not independent; statistics treat them accordingly. An item
 without a cluster is a cluster of its own.
@@ -11,22 +11,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..bounded_file import open_regular
-from ..bounds import NAME_MAX, brief
-from ..records.contents import FILES, MissingLibrary, is_record_file
-from ..records.encodings import BROKEN_ENCODING, NOT_UTF8
-from ..records.reader import BAD_ROW, CUT_OFF, OVERSIZED, RecordEntry, RecordFile
+from ..bounds import NAME_MAX, brief, read_json
 
 ITEMS_MAX = 100_000
 SET_BYTES_MAX = 1 << 28
 LINE_BYTES_MAX = 1 << 20
-_LARGE = f"the set is larger than {SET_BYTES_MAX >> 20} MiB; split it"
-_FAULTS = {BAD_ROW: "no row", CUT_OFF: "no end", NOT_UTF8: "no UTF-8", BROKEN_ENCODING: "no UTF-8"}
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -53,64 +48,54 @@ class ItemSet:
 
 
 def read_items(path: Path) -> ItemSet:
-    """Read a test set from a file of records of any kind. Raises BadItems for the first invalid record, and OSError."""
+    """Read a test set. Raises BadItems for the first invalid line, and OSError."""
+    digest = hashlib.sha256()
     items: dict[str, Item] = {}
+    size = 0
     with open_regular(path) as stream:
-        if os.fstat(stream.fileno()).st_size > SET_BYTES_MAX:
-            raise BadItems(f"{path.name}: {_LARGE}")
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        stream.seek(0)
-        try:
-            opened = RecordFile(stream, path.name, LINE_BYTES_MAX + 1)
-            for entry in opened.entries():
-                where = f"{path.name}, {entry.unit} {entry.number}"
-                if opened.size > SET_BYTES_MAX:
-                    raise BadItems(f"{where}: {_LARGE}")
-                item = _item(entry, where)
+        for number, line in enumerate(iter(lambda: stream.readline(LINE_BYTES_MAX + 1), b""), 1):
+            size += len(line)
+            digest.update(line)
+            where = f"{path.name}, line {number}"
+            if len(line) > LINE_BYTES_MAX:
+                raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
+            if size > SET_BYTES_MAX:
+                raise BadItems(f"{where}: the set is larger than {SET_BYTES_MAX >> 20} MiB; split it")
+            if line.strip():
+                item = _item(line, where)
                 if item.id in items:
                     raise BadItems(f"{where}: the id {brief(item.id)} is used on an earlier line; make it unique")
                 items[item.id] = item
-                if len(items) > ITEMS_MAX:
-                    raise BadItems(f"{where}: more than {ITEMS_MAX:,} items; split the set")
-        except MissingLibrary as error:
-            raise BadItems(str(error)) from None
+            if len(items) > ITEMS_MAX:
+                raise BadItems(f"{where}: more than {ITEMS_MAX:,} items; split the set")
     if not items:
         raise BadItems(f"{path.name}: no item in it; write one JSON object a line, with an id")
-    return ItemSet(digest, items)
-
-
-def only_file(path: Path) -> Path:
-    """Return a file, or that of a folder: its only JSON lines, else its only records of another kind. Raises BadItems.
-
-    Other files may lie beside it, such as a licence.
-    """
-    if not path.is_dir():
-        return path
-    files = sorted(file for file in path.iterdir() if is_record_file(file.name))
-    files = [file for file in files if file.suffix == ".jsonl"] or files
-    if len(files) != 1:
-        names = ", ".join(file.name for file in files[:5]) or "none"
-        raise BadItems(f"{path.name}: it must have one file of records ({FILES}), and has: {names}")
-    return files[0]
+    return ItemSet(digest.hexdigest(), items)
 
 
 def items_at(place: Path) -> ItemSet:
-    """Read a test set from a file, or from that of a folder. Raises BadItems, OSError."""
-    return read_items(only_file(place))
+    """Read a test set from a file, or from the only JSON lines file of a folder. Raises BadItems, OSError."""
+    files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files[:5]) or "none"
+        raise BadItems(f"{place.name}: it must have one file of JSON lines (.jsonl), and has: {names}")
+    return read_items(files[0])
 
 
-def objects(path: Path, bytes_max: int) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of records; anything else, or longer than ``bytes_max``, is skipped.
-
-    Raises BadItems for a kind of file whose library is not installed, and OSError.
-    """
-    with open_regular(path) as stream:
+def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
+    """Yield number and object of each line; None for a line that is too long or no JSON object."""
+    number = 0
+    while line := stream.readline(line_bytes_max + 1):
+        number += 1
+        whole = len(line) <= line_bytes_max
+        while not line.endswith(b"\n") and (rest := stream.readline(line_bytes_max)):
+            line, whole = rest, False
         try:
-            for entry in RecordFile(stream, path.name, bytes_max + 1).entries():
-                if isinstance(entry.value, dict) and not entry.faults:
-                    yield entry.value
-        except MissingLibrary as error:
-            raise BadItems(str(error)) from None
+            record = read_json(line) if whole else None
+        except (ValueError, UnicodeDecodeError):
+            record = None
+        if line.strip():
+            yield number, record if isinstance(record, dict) else None
 
 
 def is_name(value: object) -> bool:
@@ -118,12 +103,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
 
 
-def _item(entry: RecordEntry, where: str) -> Item:
-    record = entry.value
-    for kind, detail in entry.faults:
-        if kind == OVERSIZED:
-            raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
-        raise BadItems(f"{where}: {_FAULTS.get(kind, 'no JSON')} ({detail}); write one object a line")
+def _item(line: bytes, where: str) -> Item:
+    try:
+        record = read_json(line)
+    except ValueError as error:
+        raise BadItems(f"{where}: no JSON ({error}); write one object a line") from None
     if not isinstance(record, dict):
         raise BadItems(f"{where}: {brief(record)} is no object; write one like {{'id': 'sort-1', ...}}")
     name = record.get("id")

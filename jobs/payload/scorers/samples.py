@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bounded_file import read_bounded
+from ..bounded_file import open_regular, read_bounded
 from .given import NotGiven, ScorerInput
-from .items import Item, ScoreLine, is_name, objects
+from .items import Item, ScoreLine, is_name, records
 
 METRIC = ""  # those that the logs name
 LOG_BYTES_MAX = 1 << 28
@@ -54,14 +54,15 @@ def _files(path: Path) -> list[Path]:
 def _lm_eval(path: Path, values: Samples) -> None:
     """Collect lm-eval's samples; of several filters the first one counts."""
     filters: dict[str, str] = {}
-    for record in objects(path, _LINE_BYTES_MAX):
-        document = record.get("doc")
-        if not isinstance(document, dict) or not is_name(document.get("id")):
-            continue
-        for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
-            own = str(record.get("filter", ""))
-            if isinstance(name, str) and filters.setdefault(name, own) == own:
-                _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
+    with open_regular(path) as stream:
+        for _, record in records(stream, _LINE_BYTES_MAX):
+            document = record.get("doc") if record else None
+            if not record or not isinstance(document, dict) or not is_name(document.get("id")):
+                continue
+            for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
+                own = str(record.get("filter", ""))
+                if isinstance(name, str) and filters.setdefault(name, own) == own:
+                    _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
 
 
 def _inspect(path: Path, values: Samples) -> None:

@@ -25,7 +25,7 @@ from .reader import data_digest, records
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally
 
-FORMAT = 4  # of the rows on disk
+FORMAT = 3  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}

@@ -193,7 +193,7 @@ def _blocks(
         yield tokens, marks
 
 
-FORMAT = 4  # of the rows on disk
+FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # batch limits of the tokenizer
 _ROUND_TRIPS = 200  # documents of each corpus whose tokens are decoded and compared
 _IGNORED = -100  # target that the loss ignores

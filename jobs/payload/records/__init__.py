@@ -1,1 +1,0 @@
-"""Records from files of any kind and encoding, for trainers, scorers and the corpus; every damage has a place."""
