@@ -62,6 +62,7 @@ class Kind(StrEnum):
     """The kind of a finding. `docs/corpus.md` says for each kind what happens to the text."""
 
     BAD_JSON = "bad_json"
+    BAD_ROW = "bad_row"
     BAD_TAG = "bad_tag"
     BINARY = "binary"
     BROKEN_ENCODING = "broken_encoding"

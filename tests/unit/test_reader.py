@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 import sys
 from collections.abc import Callable
 from datetime import date
@@ -13,10 +14,14 @@ from typing import Any
 
 import pytest
 
+from jobs.corpus.errors import CorpusError, Findings, Kind
+from jobs.corpus.options import CorpusOptions
+from jobs.corpus.read.sources import Files, Loader
 from jobs.payload.trainers.tuning.data import reader
 from jobs.payload.trainers.tuning.data.reader import files, unread
 from jobs.payload.trainers.tuning.data.tally import Tally, check
 from jobs.payload.trainers.tuning.errors import UnreadableData
+from tests.lab.three_readers import agree
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 NEEDED = "is not installed: only the sessions that read such files need it"
@@ -86,7 +91,7 @@ def test_an_endless_line_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(reader, "_LINE_MAX", 1_000)
     data = b'{"text": "' + b"a" * 100_000 + b'"}\n{"text": "b"}\n'
     (tmp_path / "train-0.jsonl.gz").write_bytes(gzip.compress(data))
-    left_out: list[list[Any]] = [["it is longer than 1,000 characters", 1, "train-0.jsonl.gz:1"]]
+    left_out: list[list[Any]] = [["it is longer than 1,000 bytes", 1, "train-0.jsonl.gz:1"]]
     assert read(tmp_path) == ([{"text": "b"}], left_out)
     (tmp_path / "train-0.jsonl.gz").rename(tmp_path / "train-0.csv.gz")
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\n"' + b"a\n" * 10_000 + b'",1\nb,2\n'))
@@ -96,7 +101,7 @@ def test_an_endless_line_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: p
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\na,1\n"b\n' + b"b" * 2_000 + b'\nb",2\nc,3\n'))
     records, left_out = read(tmp_path)
     assert records == [{"text": "a", "n": "1"}]
-    assert left_out[0] == ["it is longer than 1,000 characters", 1, "train-0.csv.gz:4"]
+    assert left_out[0] == ["it is longer than 1,000 bytes", 1, "train-0.csv.gz:4"]
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.jsonl.zst", "zstandard"), ("a.parquet", "pyarrow")])
@@ -184,10 +189,82 @@ def test_tables_are_read_up_to_the_damage(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_read_say_why(tmp_path: Path) -> None:
-    for name in ("train-0.jsonl", "train-0.jsonl.gz", "train-1.parquet.gz", "train-2.json", "train.csv", "train.log"):
+    for name in (
+        "train-0.jsonl",
+        "train-0.jsonl.gz",
+        "train-1.parquet.gz",
+        "train-2.json",
+        "train-3.txt",
+        "train.csv",
+        "train.log",
+    ):
         (tmp_path / name).write_bytes(b"")
-    assert [path.name for path in files(tmp_path, "train-*")] == ["train-0.jsonl"]
+    assert [path.name for path in files(tmp_path, "train-*")] == ["train-0.jsonl", "train-2.json"]
     reasons = {name: why for why, _, name in unread(tmp_path, files(tmp_path, "train-*"))}
-    assert list(reasons) == ["train-0.jsonl.gz", "train-1.parquet.gz", "train-2.json", "train.csv"]
+    assert list(reasons) == ["train-0.jsonl.gz", "train-1.parquet.gz", "train-3.txt", "train.csv"]
     assert reasons["train-0.jsonl.gz"].endswith("the same file lies beside it uncompressed")
-    assert "files of records are train-*.jsonl, .csv, .tsv (also .gz" in reasons["train.csv"]
+    assert "files of records are train-*.jsonl, .ndjson, .json, .csv, .tsv (also .gz" in reasons["train.csv"]
+
+
+def test_a_damaged_element_is_left_out_alone(tmp_path: Path) -> None:
+    (tmp_path / "train-0.json").write_text('[{"text": "a"},\n{"text": nonsense},\n{"text": "b"}]')
+    (tmp_path / "train-1.json").write_text('{\n "text": "one record on many lines"\n}\n')
+    (tmp_path / "train-2.ndjson").write_text('{"text": "c"}\r{"text": "of old line ends"}\r')
+    records, left_out = read(tmp_path)
+    assert [record["text"] for record in records] == ["a", "b", "one record on many lines", "c", "of old line ends"]
+    assert left_out == [["it is no JSON", 1, "train-0.json, element 2"]]
+    (tmp_path / "train-3.json").write_text('[{"text": "d"}, {"text": "cut')
+    tally = Tally()
+    assert len(list(reader.records(files(tmp_path, "train-*"), tally))) == 6
+    assert tally.lost == ["train-3.json, element 2"]
+    assert tally.newer == 4, "earlier versions would have read no element of these"
+
+
+def test_all_users_read_frames_of_zstandard_alike(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard", reason=f"zstandard {NEEDED}")
+    draw, path = random.Random(7), tmp_path / "train-0.jsonl.zst"
+    whole = zstandard.ZstdCompressor().compress(lines(2_000))
+    for cut in [len(whole), *(draw.randrange(len(whole)) for _ in range(20))]:
+        path.write_bytes(whole[:cut])
+        assert agree(path)
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".arrow"])
+def test_all_users_read_tables_alike(kind: str, tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason=f"pyarrow {NEEDED}")
+    from pyarrow import parquet
+
+    draw, path = random.Random(7), tmp_path / f"train-0{kind}"
+    table = arrow.Table.from_pylist([{"text": f"text {number}", "n": [number]} for number in range(1_000)])
+    if kind == ".parquet":
+        parquet.write_table(table, path, row_group_size=100)
+    else:
+        with arrow.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table, max_chunksize=100)
+    whole = path.read_bytes()
+    assert agree(path)
+    for _ in range(20):
+        at = draw.randrange(len(whole))
+        path.write_bytes(draw.choice([whole[:at], whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]]))
+        assert agree(path)
+
+
+def test_a_corpus_says_which_library_its_file_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file among others is left out with a finding, as before it could be read."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.parquet").write_bytes(b"PAR1")
+    findings = Findings()
+    loader = Loader(findings, CorpusOptions(), tmp_path)
+    assert not list(loader.load(Files(tmp_path / "texts")))
+    assert findings.counts == {Kind.UNREADABLE: 1}
+    with pytest.raises(CorpusError, match=r"a\.parquet cannot be read without pyarrow.*its extra parquet"):
+        list(loader.load(Files(tmp_path / "texts" / "a.parquet")))
+
+
+def test_a_corpus_reads_tables_in_text_that_name_a_field_of_records(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,first\n2,second\n")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"prompt,completion\nask,answer\n"))
+    (tmp_path / "c.csv").write_text("name,height\nTiki,3\n")
+    found = list(Loader(Findings(), CorpusOptions(), tmp_path / "out").load(Files(tmp_path)))
+    assert [document.text for document in found] == ["first", "second", "askanswer", "name,height\nTiki,3\n"]

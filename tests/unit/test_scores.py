@@ -159,7 +159,8 @@ def test_a_test_set_has_ids_clusters_and_a_digest_of_its_bytes(tmp_path: Path) -
         ('{"id": 3}\n', "line 1: id is 3"),
         ('{"id": "a", "cluster": null}\n', "cluster is None"),
         ('{"id": "a", "domain": "Any Thing"}\n', "domain is 'Any Thing'"),
-        ("[]\n", "no object"),
+        ("[]\n", "no item"),
+        ("3\n", "line 1: 3 is no object"),
         ("{\n", "no JSON"),
     ],
 )
@@ -195,8 +196,7 @@ def test_what_a_model_wrote_is_read_line_by_line_and_damage_passed_over(tmp_path
         "a": ["1", "2"],
         "b": ["3"],
     }
-    with path.open("rb") as stream:
-        assert [number for number, _ in records(stream, OUTPUT_BYTES_MAX)] == [1, 2, 4, 5, 6, 7, 8]
+    assert [number for number, _ in records(path, OUTPUT_BYTES_MAX)] == [1, 2, 4, 5, 6, 7, 8]
 
 
 def test_of_what_a_model_wrote_for_one_item_twenty_samples_count(tmp_path: Path) -> None:

@@ -1,29 +1,21 @@
-"""Records from JSON lines or one JSON array, as documents; damage loses only the damaged record."""
+"""Bytes as text, records as documents; text that is no UTF-8 is decoded by the encoding that explains most of it."""
 
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import BufferedReader
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.corpus.errors import Findings, Kind
 from jobs.corpus.options import STAGES
 from jobs.payload.trainers.tuning.data.forms import OddRecord, TrainingRecord, read_record, readable
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-
 # Bytes are decoded as UTF-8, else as the file declares, else as cp1252 or latin-1; UTF-16 needs a byte order mark.
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
 # The notation of PEP 263, which editors support in any kind of file.
 _DECLARED = re.compile(rb"coding[:=][ \t]*([-\w.]+)")
 # Control characters other than tab, line ends and form feed.
@@ -109,35 +101,6 @@ def clean(text: str) -> tuple[str, int, int]:
     return text, controls, surrogates
 
 
-class Utf16AsUtf8(io.RawIOBase):
-    """A UTF-16 file with byte order mark as a UTF-8 stream; `replaced` counts broken characters so far."""
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self.replaced = 0
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        self._ready = b""
-        self._ended = False
-
-    def readable(self) -> bool:
-        """Return True, for BufferedReader."""
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` from the next piece of the file."""
-        target = memoryview(buffer).cast("B")
-        while not self._ready and not self._ended:
-            data = self._file.read(io.DEFAULT_BUFFER_SIZE)
-            self._ended = not data
-            text = self._decoder.decode(data, final=self._ended)
-            self.replaced += text.count("\ufffd")
-            self._ready = text.encode("utf-8")
-        count = min(len(target), len(self._ready))
-        target[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-
 # A blank line followed by an unindented one: between top-level definitions, or between paragraphs.
 _PAUSE = re.compile(r"\n[ \t]*\n(?=\S)")
 
@@ -174,197 +137,21 @@ def split_text(text: str, limit: int) -> Iterator[tuple[int, str]]:
         start = end
 
 
-_LINE_REST_BYTES = 1 << 16
-_CHUNK_CHARACTERS = 1 << 16
-# Maximum of different first keys of records that are remembered.
-_FIRST_KEYS = 16
-_BETWEEN = re.compile(r"[\s,]*")
-_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
-# The end of the buffer may cut the beginning of a record; this much of it is kept.
-_OVERLAP_CHARACTERS = 1024
+class Decoding:
+    """Decodes the pieces of a file; adds odd ones to `findings` and counts encodings in `encodings`."""
 
-
-class RecordReader:
-    """Reads a file of records; adds damage to `findings` and counts encodings in `encodings`."""
-
-    def __init__(self, source: str, findings: Findings, encodings: Counter[str], max_record_bytes: int) -> None:
+    def __init__(self, source: str, findings: Findings, encodings: Counter[str]) -> None:
         self._source = source
         self._findings = findings
         self._encodings = encodings
-        self._max_record_bytes = max_record_bytes
 
-    def read(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
-        """Yield (line or element number, value) for every valid value of the file."""
-        head = file.peek(4096)
-        if head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            for number, value in ArrayReader(_DecodedBlocks(file, self), self._max_record_bytes):
-                if isinstance(value, DamagedElement):
-                    self._findings.add(value.kind, self._source, number, value.detail)
-                else:
-                    yield number, value
-        else:
-            yield from self._lines(file)
-
-    def decoded(self, data: bytes, line: int) -> str:
-        """Decode one piece of the file, with a finding if it is odd."""
-        text = decode(data)
+    def decoded(self, data: bytes, line: int, declared: str | None = None) -> str:
+        """Decode a piece that begins on a line, with a finding if it is odd."""
+        text = decode(data, declared)
         self._encodings[text.encoding] += 1
         if odd := text.oddity:
             self._findings.add(odd[0], self._source, line, odd[1])
         return text.text
-
-    def _lines(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
-        number = 0
-        while line := file.readline(self._max_record_bytes):
-            number += 1
-            if len(line) < self._max_record_bytes or line.endswith(b"\n"):
-                if text := self.decoded(line, number).strip():
-                    yield from self._line(number, text)
-                continue
-            # Skip the rest of the line without holding it in memory.
-            size = len(line)
-            while (line := file.readline(self._max_record_bytes)) and not line.endswith(b"\n"):
-                size += len(line)
-            detail = f"{size + len(line)} bytes, the limit is {self._max_record_bytes}; left out"
-            self._findings.add(Kind.OVERSIZED, self._source, number, detail)
-
-    def _line(self, number: int, text: str) -> Iterator[tuple[int, Any]]:
-        try:
-            value, end = DECODER.raw_decode(text)
-        except json.JSONDecodeError as error:
-            kind = Kind.HALF_LINE if wants_more(error, len(text)) else Kind.BAD_JSON
-            self._findings.add(kind, self._source, number, f"{error.msg} at character {error.pos}; left out")
-        except RecursionError:
-            self._findings.add(Kind.TOO_DEEP, self._source, number, "nested too deeply to read; left out")
-        except ValueError as error:
-            self._findings.add(Kind.BAD_JSON, self._source, number, f"{error}; left out")
-        else:
-            if end < len(text):
-                detail = f"{len(text) - end} more characters after the record; left out"
-                self._findings.add(Kind.BAD_JSON, self._source, number, detail)
-            yield number, value
-
-
-class _DecodedBlocks:
-    """A binary file as a text stream; in a block that is not UTF-8 each line is decoded by itself."""
-
-    def __init__(self, file: BufferedReader, reader: RecordReader) -> None:
-        self._file = file
-        self._reader = reader
-        self._line = 1
-
-    def read(self, size: int, /) -> str:
-        data = read_block(self._file, size)
-        lines = [data] if _strictly(data, "utf-8") is not None else data.splitlines(keepends=True)
-        text = ""
-        for line in lines:
-            text += self._reader.decoded(line, self._line)
-            self._line += line.count(b"\n")
-        return text
-
-
-def read_block(file: BufferedReader, size: int) -> bytes:
-    """Return about `size` bytes, up to a line end if one is near, never inside a UTF-8 sequence."""
-    data = file.read(size)
-    if not data.endswith(b"\n"):
-        data += file.readline(_LINE_REST_BYTES)
-    while data and not data.endswith(b"\n") and (ahead := file.peek(1)[:1]) and 0x80 <= ahead[0] < 0xC0:
-        data += file.read(1)
-    return data
-
-
-# A huge JSON array is read element by element; a damaged element loses only itself.
-@dataclass(frozen=True, slots=True)
-class DamagedElement:
-    """An element, or the end of the array, that could not be read."""
-
-    kind: Kind
-    detail: str
-
-
-class ArrayReader:
-    """Iterates over (element number, value or damage) of one JSON array; holds about one element in memory."""
-
-    def __init__(self, stream: _DecodedBlocks, max_record_characters: int) -> None:
-        self._stream = stream
-        self._limit = max_record_characters
-        self._buffer = ""
-        self._position = 0
-        self._first_keys: set[str] = set()
-
-    def __iter__(self) -> Iterator[tuple[int, Any | DamagedElement]]:
-        self._fill()
-        self._position = self._buffer.find("[") + 1
-        number = 0
-        while self._skip_space():
-            number += 1
-            if self._buffer[self._position] == "]":
-                self._position += 1
-                if not self._skip_space():
-                    return
-                detail = "the array ends, but the file goes on; going on at the next record"
-                value: Any | DamagedElement = DamagedElement(Kind.BAD_JSON, detail)
-            else:
-                value = self._element()
-                # Move past the beginning of a damaged record, or it would be found as the next one.
-                self._position += isinstance(value, DamagedElement)
-            yield number, value
-            if isinstance(value, DamagedElement) and not self._resume():
-                return
-        yield number + 1, DamagedElement(Kind.HALF_LINE, "the array is not closed")
-
-    def _element(self) -> Any | DamagedElement:
-        while True:
-            try:
-                value, end = DECODER.raw_decode(self._buffer, self._position)
-            except json.JSONDecodeError as error:
-                if not wants_more(error, len(self._buffer)):
-                    return DamagedElement(Kind.BAD_JSON, f"{error.msg}; going on at the next record")
-                if len(self._buffer) - self._position >= self._limit:
-                    return DamagedElement(Kind.OVERSIZED, f"over {self._limit} characters; left out")
-                if not self._fill():
-                    return DamagedElement(Kind.HALF_LINE, f"{error.msg}; the file ends inside the record")
-            except RecursionError:
-                return DamagedElement(Kind.TOO_DEEP, "nested too deeply to read")
-            except ValueError as error:
-                return DamagedElement(Kind.BAD_JSON, str(error))
-            else:
-                # A number at the end of the buffer may continue in the next chunk.
-                if end < len(self._buffer) or not self._fill():
-                    match = _FIRST_KEY.match(self._buffer, self._position)
-                    if match and len(self._first_keys) < _FIRST_KEYS:
-                        self._first_keys.add(match[1])
-                    self._position = end
-                    return value
-
-    def _resume(self) -> bool:
-        """Move to the next record, found by a key that good records begin with; return False if there is none."""
-        keys = "|".join(map(re.escape, sorted(self._first_keys)))
-        beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
-        while (match := beginning.search(self._buffer, self._position)) is None:
-            self._position = max(self._position, len(self._buffer) - _OVERLAP_CHARACTERS)
-            if not self._fill():
-                return False
-        self._position = match.start()
-        return True
-
-    def _skip_space(self) -> bool:
-        """Move to the next character that is neither space nor comma; False at the end of the file."""
-        while True:
-            if match := _BETWEEN.match(self._buffer, self._position):
-                self._position = match.end()
-            if self._position < len(self._buffer):
-                return True
-            if not self._fill():
-                return False
-
-    def _fill(self) -> bool:
-        """Drop what was read and read more, doubling, so that repeated attempts at one record stay linear."""
-        rest = self._buffer[self._position :]
-        more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
-        if more:
-            self._buffer, self._position = rest + more, 0
-        return bool(more)
 
 
 def _finite(number: str) -> float | None:
@@ -377,11 +164,6 @@ def _finite(number: str) -> float | None:
 DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _name: None, strict=False)
 
 
-def wants_more(error: json.JSONDecodeError, length: int) -> bool:
-    """Return whether the text (of `length` characters) is incomplete rather than invalid."""
-    return error.msg.startswith("Unterminated string") or error.pos >= length - len("false")
-
-
 # Fields that become text, with their type. Everything else is metadata.
 _HEADINGS: Mapping[str, str] = {
     "architectural_decisions": "Decisions", "code_patterns": "Patterns", "success_metrics": "What worked",
@@ -391,7 +173,7 @@ _TEXT_FIELDS: Mapping[str, type] = {"text": str, "component_code": str, **dict.f
 # Fields that are interpreted, and also kept as metadata.
 _TAG_FIELDS: Mapping[str, type] = {"tank_building_stage": str, "stage": str, "manager_focus": str}
 # Every record that is learned by its parts has one of these.
-_PARTS = ("messages", "conversations", "chosen", "completion", "output")
+PARTS = ("messages", "conversations", "chosen", "completion", "output")
 
 
 def document_of(value: Any, source: str, line: int, findings: Findings) -> CorpusDocument | None:
@@ -441,7 +223,7 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Corpu
 
 def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> TrainingRecord | None:
     """Return a record by its parts; None for plain text, and for an odd record, with a finding."""
-    if not any(name in record for name in _PARTS):
+    if not any(name in record for name in PARTS):
         return None
     try:
         parsed = read_record(record)

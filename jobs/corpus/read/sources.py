@@ -7,7 +7,7 @@ import hashlib
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -17,11 +17,15 @@ from jobs.corpus.errors import CorpusError, Findings, Kind
 from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read import records
 from jobs.payload.bounded_file import open_regular
+from jobs.payload.trainers.tuning.data import contents, parts
+from jobs.payload.trainers.tuning.errors import MissingLibrary
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
-_RECORD_SUFFIXES = {".jsonl", ".ndjson"}
+# A table in text whose first line has one of these is records; any other one is text.
+_COLUMNS = {"text", "component_code", *records.PARTS}
 _NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
+_DAMAGED = "the compressed file is damaged or cut off, and is not read from here on"
 _STAGE_FOLDER = re.compile("stage_[1-4]")
 # Folders without library code: installed packages, tests, tools with data, tables of character codes.
 _STDLIB_LEFT_OUT = {
@@ -117,26 +121,45 @@ class Loader:
         try:
             with open_regular(path) as file:
                 self.bytes_read += path.stat().st_size
-                if not file.peek(2).startswith(records.UTF16_MARKS):
-                    yield from self._content(path, file, label)
+                if path.name.lower().endswith(parts.TABLES):
+                    yield from self._records(self._reader(file, path, label).parts(), label)
+                    return
+                opened = contents.decompressed(file, path.name)
+                if not contents.is_utf16(opened):
+                    yield from self._content(path, opened, label)
                     return
                 self.encodings["utf-16"] += 1
                 self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
-                wide = records.Utf16AsUtf8(file)
+                wide = contents.Utf16AsUtf8(opened)
                 yield from self._content(path, BufferedReader(wide), label)
                 if wide.replaced:
                     detail = f"{wide.replaced} broken characters replaced"
                     self._findings.add(Kind.BROKEN_ENCODING, label, 1, detail)
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
+        except MissingLibrary as error:
+            if "/" not in label:  # the source is this file
+                raise CorpusError(str(error)) from None
+            self._findings.add(Kind.UNREADABLE, label, 0, str(error))
+        except EOFError:
+            self._findings.add(Kind.UNREADABLE, label, 1, _DAMAGED)
+
+    def _reader(self, file: BufferedReader, path: Path, label: str) -> parts.RecordReader:
+        decoding = records.Decoding(label, self._findings, self.encodings)
+        rules = parts.ReadingRules(self._options.max_record_bytes, decoding.decoded, records.DECODER)
+        return parts.RecordReader(file, path.name, rules)
+
+    def _records(self, found: Iterable[parts.Part], label: str) -> Iterator[records.CorpusDocument]:
+        for part in found:
+            if part.fault is not None:
+                self._findings.add(Kind(part.fault), label, part.number, part.detail)
+            if part.has_value and (document := records.document_of(part.value, label, part.number, self._findings)):
+                yield document
 
     def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[records.CorpusDocument]:
         head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
         if _holds_records(path, head):
-            reader = records.RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
-            for line, value in reader.read(file):
-                if document := records.document_of(value, label, line, self._findings):
-                    yield document
+            yield from self._records(self._reader(file, path, label).parts(file), label)
         elif records.looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
         else:
@@ -149,15 +172,15 @@ class Loader:
         """Yield the text of a file in pieces of about a megabyte, with the number of each first line."""
         line = 1
         declared = records.declared_encoding(head)
+        decoding = records.Decoding(label, self._findings, self.encodings)
         if not head:
             self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
-        while data := records.read_block(file, _BLOCK_BYTES):
-            decoded = records.decode(data, declared)
-            self.encodings[decoded.encoding] += 1
-            if odd := decoded.oddity:
-                self._findings.add(odd[0], label, line, odd[1])
-            yield line, decoded.text
-            line += data.count(b"\n")
+        try:
+            while data := contents.read_block(file, _BLOCK_BYTES):
+                yield line, decoding.decoded(data, line, declared)
+                line += data.count(b"\n")
+        except EOFError:
+            self._findings.add(Kind.UNREADABLE, label, line, f"{_DAMAGED} as text")
 
     def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[records.CorpusDocument]:
         budget = max_bytes
@@ -193,17 +216,15 @@ def _reference_topics(path: Path) -> list[tuple[str, str]]:
 
 
 def _holds_records(path: Path, head: bytes) -> bool:
-    """Return whether a file has JSON records: by suffix, or `.json` with an array or an object per line."""
-    suffix = path.suffix.lower()
-    if suffix in _RECORD_SUFFIXES:
-        return True
-    if suffix != ".json":
-        return False
+    """Return whether a file has records: by its name, and of `.json`, `.csv` and `.tsv` also by its beginning."""
+    kind = parts.kind_of(path.name)
     text = records.decode(head).text.lstrip("\ufeff \t\r\n")
-    if text.startswith("["):
-        return True
-    first_line, _, rest = text.partition("\n")
-    return first_line.startswith("{") and first_line.rstrip().endswith("}") and rest.lstrip().startswith("{")
+    if kind == ".json":
+        return text.startswith("[") or parts.has_object_lines(text)
+    if delimiter := parts.DELIMITERS.get(kind):
+        columns = (text.splitlines() or [""])[0].split(delimiter)
+        return not _COLUMNS.isdisjoint(column.strip().strip('"') for column in columns)
+    return kind in parts.JSON_KINDS
 
 
 def _missing(path: Path) -> CorpusError:

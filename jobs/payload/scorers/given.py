@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..bounded_file import open_regular
-from .items import BadItems, Header, ItemSet, is_name, read_items, records
+from .items import BadItems, Header, ItemSet, is_name, read_items, records, set_file
 from .sandbox.sandbox import Sandbox
 
 OUTPUTS_MAX = 20  # of one item
@@ -89,12 +88,11 @@ def find_given(options: argparse.Namespace) -> ScorerInput:
 def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
     """Return the outputs of each item from lines ``{"id": ..., "output": ...}``; other lines are skipped."""
     result: dict[str, list[Mapping[str, Any]]] = {}
-    with open_regular(path) as stream:
-        for _, record in records(stream, OUTPUT_BYTES_MAX):
-            if record is not None and is_name(record.get("id")):
-                of_item = result.setdefault(record["id"], [])
-                if len(of_item) < OUTPUTS_MAX:
-                    of_item.append(record)
+    for _, record in records(path, OUTPUT_BYTES_MAX):
+        if record is not None and is_name(record.get("id")):
+            of_item = result.setdefault(record["id"], [])
+            if len(of_item) < OUTPUTS_MAX:
+                of_item.append(record)
     return result
 
 
@@ -114,12 +112,10 @@ def shipped_digest(folder: Path) -> str:
 def _one_file(path_text: str | None, what: str, option: str) -> Path | None:
     if not path_text:
         return None
-    path = Path(path_text)
-    if path.is_dir():
-        files = sorted(path.glob("*.jsonl"))
-        if len(files) != 1:
-            raise BadItems(f"{path} has {len(files)} files of JSON lines (.jsonl), not one; give {option} FILE")
-        path = files[0]
+    try:
+        path = set_file(Path(path_text))
+    except BadItems as error:
+        raise BadItems(f"{error}; give {option} FILE") from None
     if not path.is_file():
         raise NotGiven(f"there is no {path} with the {what}; give {option} FILE")
     return path

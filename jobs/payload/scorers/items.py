@@ -1,4 +1,4 @@
-"""Test sets and score files. An item is one line with an id, its cluster, its domain, and fields for its scorer.
+"""Test sets and score files. An item is a record with an id, its cluster, its domain, and fields for its scorer.
 
 Items of one cluster (one template, component or author) are not independent; statistics treat them accordingly. An item
 without a cluster is a cluster of its own.
@@ -11,17 +11,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..bounded_file import open_regular
-from ..bounds import NAME_MAX, brief, read_json
+from ..bounds import NAME_MAX, brief
+from ..trainers.tuning.data.parts import KINDS, Fault, Part, ReadingRules, RecordReader
+from ..trainers.tuning.data.reader import files
+from ..trainers.tuning.errors import MissingLibrary
 
 ITEMS_MAX = 100_000
 SET_BYTES_MAX = 1 << 28
 LINE_BYTES_MAX = 1 << 20
+_KINDS = ", ".join(KINDS[1:])
+_TOO_LARGE = f"the set is larger than {SET_BYTES_MAX >> 20} MiB; split it"
 _DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -47,55 +53,68 @@ class ItemSet:
     items: Mapping[str, Item]
 
 
+def set_file(place: Path) -> Path:
+    """Return ``place`` if it is no folder, else the only file of JSON lines in it, or the only one of other records.
+
+    Raises BadItems.
+    """
+    paths = (sorted(place.glob("*.jsonl")) or files(place, "*")) if place.is_dir() else [place]
+    if len(paths) != 1:
+        names = ", ".join(path.name for path in paths[:5]) or "none"
+        raise BadItems(f"{place.name}: it must have one file of JSON lines (.jsonl) or of {_KINDS}, and has: {names}")
+    return paths[0]
+
+
 def read_items(path: Path) -> ItemSet:
-    """Read a test set. Raises BadItems for the first invalid line, and OSError."""
-    digest = hashlib.sha256()
+    """Read a test set. Raises BadItems for the first invalid record, and OSError."""
     items: dict[str, Item] = {}
     size = 0
     with open_regular(path) as stream:
-        for number, line in enumerate(iter(lambda: stream.readline(LINE_BYTES_MAX + 1), b""), 1):
-            size += len(line)
-            digest.update(line)
-            where = f"{path.name}, line {number}"
-            if len(line) > LINE_BYTES_MAX:
+        if os.fstat(stream.fileno()).st_size > SET_BYTES_MAX:
+            raise BadItems(f"{path.name}: {_TOO_LARGE}")
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.seek(0)
+        for where, part in _parts(path, stream, LINE_BYTES_MAX):
+            if part.fault == Fault.OVERSIZED:
                 raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
-            if size > SET_BYTES_MAX:
-                raise BadItems(f"{where}: the set is larger than {SET_BYTES_MAX >> 20} MiB; split it")
-            if line.strip():
-                item = _item(line, where)
-                if item.id in items:
-                    raise BadItems(f"{where}: the id {brief(item.id)} is used on an earlier line; make it unique")
-                items[item.id] = item
+            if part.fault is not None:
+                detail = part.detail.removesuffix("; left out")
+                raise BadItems(f"{where}: no JSON ({detail}); write one object a line")
+            item = _item(part.value, where)
+            if item.id in items:
+                raise BadItems(f"{where}: the id {brief(item.id)} is used on an earlier line; make it unique")
+            items[item.id] = item
             if len(items) > ITEMS_MAX:
                 raise BadItems(f"{where}: more than {ITEMS_MAX:,} items; split the set")
+            size += len(str(part.value))  # a small compressed file may hold a large set
+            if size > SET_BYTES_MAX:
+                raise BadItems(f"{where}: {_TOO_LARGE}")
     if not items:
         raise BadItems(f"{path.name}: no item in it; write one JSON object a line, with an id")
-    return ItemSet(digest.hexdigest(), items)
+    return ItemSet(digest, items)
 
 
 def items_at(place: Path) -> ItemSet:
-    """Read a test set from a file, or from the only JSON lines file of a folder. Raises BadItems, OSError."""
-    files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
-    if len(files) != 1:
-        names = ", ".join(path.name for path in files[:5]) or "none"
-        raise BadItems(f"{place.name}: it must have one file of JSON lines (.jsonl), and has: {names}")
-    return read_items(files[0])
+    """Read a test set from a file, or from the file of a folder, see :func:`set_file`. Raises BadItems, OSError."""
+    return read_items(set_file(place))
 
 
-def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
-    """Yield number and object of each line; None for a line that is too long or no JSON object."""
-    number = 0
-    while line := stream.readline(line_bytes_max + 1):
-        number += 1
-        whole = len(line) <= line_bytes_max
-        while not line.endswith(b"\n") and (rest := stream.readline(line_bytes_max)):
-            line, whole = rest, False
-        try:
-            record = read_json(line) if whole else None
-        except (ValueError, UnicodeDecodeError):
-            record = None
-        if line.strip():
-            yield number, record if isinstance(record, dict) else None
+def records(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield number and object of each record; None for one that is too long, damaged or no object. Raises OSError."""
+    with open_regular(path) as stream:
+        for _, part in _parts(path, stream, bytes_max):
+            is_object = part.fault is None and isinstance(part.value, dict)
+            yield part.number, part.value if is_object else None
+
+
+def _parts(path: Path, stream: BufferedReader, bytes_max: int) -> Iterator[tuple[str, Part]]:
+    """Yield the parts of a file with their places. Raises BadItems if a library is missing."""
+    reader = RecordReader(stream, path.name, ReadingRules(bytes_max + 1))
+    try:
+        for part in reader.parts():
+            yield f"{path.name}, {reader.unit} {part.number}", part
+    except MissingLibrary as error:
+        raise BadItems(str(error)) from None
 
 
 def is_name(value: object) -> bool:
@@ -103,11 +122,7 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
 
 
-def _item(line: bytes, where: str) -> Item:
-    try:
-        record = read_json(line)
-    except ValueError as error:
-        raise BadItems(f"{where}: no JSON ({error}); write one object a line") from None
+def _item(record: Any, where: str) -> Item:
     if not isinstance(record, dict):
         raise BadItems(f"{where}: {brief(record)} is no object; write one like {{'id': 'sort-1', ...}}")
     name = record.get("id")

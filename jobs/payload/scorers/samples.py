@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bounded_file import open_regular, read_bounded
+from ..bounded_file import read_bounded
+from ..bounds import MEASURE_MAX
 from .given import NotGiven, ScorerInput
 from .items import Item, ScoreLine, is_name, records
 
@@ -54,15 +55,14 @@ def _files(path: Path) -> list[Path]:
 def _lm_eval(path: Path, values: Samples) -> None:
     """Collect lm-eval's samples; of several filters the first one counts."""
     filters: dict[str, str] = {}
-    with open_regular(path) as stream:
-        for _, record in records(stream, _LINE_BYTES_MAX):
-            document = record.get("doc") if record else None
-            if not record or not isinstance(document, dict) or not is_name(document.get("id")):
-                continue
-            for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
-                own = str(record.get("filter", ""))
-                if isinstance(name, str) and filters.setdefault(name, own) == own:
-                    _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
+    for _, record in records(path, _LINE_BYTES_MAX):
+        document = record.get("doc") if record else None
+        if not record or not isinstance(document, dict) or not is_name(document.get("id")):
+            continue
+        for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
+            own = str(record.get("filter", ""))
+            if isinstance(name, str) and filters.setdefault(name, own) == own:
+                _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
 
 
 def _inspect(path: Path, values: Samples) -> None:
@@ -88,7 +88,7 @@ def _inspect(path: Path, values: Samples) -> None:
 def _note(values: Samples, name: str, item: str, value: Any, example: str) -> None:
     """Record a value under a valid metric name; a value that is not finite counts as 0, with a note."""
     number = _GRADES.get(value) if isinstance(value, str) else value
-    good = isinstance(number, bool | int | float) and math.isfinite(number)
+    good = isinstance(number, bool | int | float) and abs(number) <= MEASURE_MAX
     example_text = example if good else f"{value!r:.100} is no score"
     metric = re.sub(r"[^a-z0-9_@-]+", "_", name.lower()).strip("_@-")[:60] or "score"
     values.setdefault(metric, {}).setdefault(item, []).append((float(number or 0.0) if good else 0.0, example_text))

@@ -21,6 +21,10 @@ class UnreadableData(Exception):
     """The corpus is missing, too small for one row, or has an invalid record."""
 
 
+class MissingLibrary(UnreadableData):
+    """A file needs a library that is not installed."""
+
+
 # Diverged: a finite loss that is worse than that of a uniform guess, and does not fall.
 STEPS = 100  # consecutive steps
 _MARGIN = 2.0  # nats per token above a uniform guess

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import TrainingRefused, UnreadableData
+from .contents import is_text
 from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, TrainingRecord, is_learned, is_marked, read_record
-from .reader import is_text, records
+from .reader import records
 from .tally import Tally
 
 # Texts that every tokenizer must decode to themselves: indents, tabs, blank lines, several scripts and an emoji.

@@ -1,0 +1,436 @@
+"""The reader of records, of trainers, corpora and item sets: JSON lines and arrays, CSV, TSV, Parquet and Arrow.
+
+A file is read in constant memory, a record at a time. Damage costs the damaged record alone, and where that cannot be,
+the rest of the file. Each user decides what becomes of a record with a fault.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from .contents import COMPRESSED, Utf16AsUtf8, decompressed, is_text, is_utf16, library, read_block
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLES = (".parquet", ".arrow")
+JSON_KINDS = (".jsonl", ".ndjson", ".json")
+KINDS = (*JSON_KINDS, *DELIMITERS, *TABLES)  # of files of records; all but tables may be compressed
+_MARK = "\ufeff"  # byte order mark, also in the middle of concatenated files
+_BLANK = " \t\r\n" + _MARK
+_JSON_COLUMNS = {"messages", "conversations", "history", "tools", "chat_template_kwargs", "label"}
+_FIELD_MAX = 1 << 25  # characters of a cell
+_HEAD_BYTES = 4096
+_ROWS_AT_ONCE = 256
+_ARROW_FILE = b"ARROW1\0\0"
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_CHUNK_CHARACTERS = 1 << 16
+# Maximum of different first keys of records that are remembered.
+_FIRST_KEYS = 16
+_BETWEEN = re.compile(r"[\s,]*")
+_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
+# The end of the buffer may cut the beginning of a record; this much of it is kept.
+_OVERLAP_CHARACTERS = 1024
+
+
+class Fault(StrEnum):
+    """What is wrong with a record."""
+
+    BAD_JSON = "bad_json"
+    BAD_ROW = "bad_row"
+    HALF_LINE = "half_line"
+    NOT_UTF8 = "not_utf8"
+    OVERSIZED = "oversized"
+    TOO_DEEP = "too_deep"
+    UNREADABLE = "unreadable"
+
+
+class Part(NamedTuple):
+    """A record, or a place where there is none. ``number`` counts lines, elements or rows from 1.
+
+    A part with a ``fault`` and ``has_value`` is a record with more behind it. ``ends``: nothing is read from here on.
+    ``since``: the version of the row format (see rows.py) since which trainers read it like this.
+    """
+
+    number: int
+    value: Any = None
+    fault: Fault | None = None
+    detail: str = ""
+    has_value: bool = True
+    ends: bool = False
+    since: int = 0
+
+
+def utf8(data: bytes, _line: int) -> str:
+    """Return UTF-8 as text; other bytes become lone surrogates, by which their record is recognised."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+class ReadingRules(NamedTuple):
+    """A user's limit of bytes for a record, decoding of bytes (with their line), and decoder of JSON.
+
+    The decoder is not strict: control characters in strings are read.
+    """
+
+    record_bytes_max: int = sys.maxsize
+    decode: Callable[[bytes, int], str] = utf8
+    decoder: json.JSONDecoder = json.JSONDecoder(strict=False)
+
+
+def kind_of(name: str) -> str:
+    """Return the ending of a file's name in lower case, without that of a compression."""
+    name = name.lower()
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    return name[name.rindex(".") :] if "." in name else ""
+
+
+def starts_array(head: bytes) -> bool:
+    """Return whether contents that begin with ``head`` are an array."""
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def has_object_lines(text: str) -> bool:
+    """Return whether a JSON file that begins with ``text`` has an object on each line."""
+    first_line, _, rest = text.lstrip("\ufeff \t\r\n").partition("\n")
+    return first_line.startswith("{") and first_line.rstrip().endswith("}") and rest.lstrip().startswith("{")
+
+
+class RecordReader:
+    """Reads the records of one file. ``unit`` is what numbers count, known after the first part."""
+
+    def __init__(self, file: io.BufferedReader, name: str, rules: ReadingRules = ReadingRules()) -> None:  # noqa: B008
+        self.unit = "line"
+        self._file = file
+        self._name = name
+        self._kind = kind_of(name)
+        self._rules = rules
+        self._number = 0
+
+    def parts(self, contents: io.BufferedReader | None = None) -> Iterator[Part]:
+        """Yield the parts of the file in order. Raises MissingLibrary, OSError.
+
+        ``contents`` are those of a text file, if the caller has decompressed them and decoded UTF-16.
+        """
+        try:
+            if self._name.lower().endswith(TABLES):
+                yield from self._table()
+            elif contents is not None:
+                yield from self._text(contents)
+            elif is_utf16(contents := decompressed(self._file, self._name)):
+                for part in self._text(io.BufferedReader(Utf16AsUtf8(contents))):
+                    yield part._replace(since=max(2, part.since))
+            else:
+                yield from self._text(contents)
+        except EOFError:
+            suffix = "." + self._name.rpartition(".")[2]
+            detail = f"the {suffix} file is damaged or cut off, and is not read from here on"
+            yield _without(self._number + 1, Fault.UNREADABLE, detail)._replace(ends=True)
+
+    def _text(self, contents: io.BufferedReader) -> Iterator[Part]:
+        head = contents.peek(_HEAD_BYTES)
+        if self._kind in DELIMITERS:
+            yield from self._rows(contents, DELIMITERS[self._kind])
+        elif starts_array(head):
+            self.unit = "element"
+            for part in _ArrayReader(_DecodedBlocks(contents, self._rules.decode), self._rules):
+                self._number = part.number
+                yield part
+        elif self._kind == ".json" and not has_object_lines(head.decode(errors="replace")):
+            self._number = 1
+            yield from self._whole(contents)
+        else:
+            yield from self._lines(contents)
+
+    def _whole(self, contents: io.BufferedReader) -> Iterator[Part]:
+        """Yield the value of a file that is one value on many lines."""
+        most = min(self._rules.record_bytes_max, _FIELD_MAX)
+        data = contents.read(most)
+        if len(data) == most:
+            yield _without(1, Fault.OVERSIZED, f"{most} bytes or more, the limit is {most}; left out")
+        elif text := self._rules.decode(data, 1).strip().strip(_MARK):
+            yield self._value(1, text)
+
+    def _lines(self, contents: io.BufferedReader) -> Iterator[Part]:
+        most = self._rules.record_bytes_max
+        while line := contents.readline(most):
+            self._number += 1
+            if len(line) < most or line.endswith(b"\n"):
+                decoded = self._rules.decode(line, self._number)
+                if text := decoded.strip().strip(_MARK).strip():
+                    odd = text != decoded.strip(_BLANK)
+                    yield from self._line(text, 4 if odd else 2 * line.startswith(codecs.BOM_UTF8))
+                continue
+            # Skip the rest of the line without holding it in memory.
+            size = len(line)
+            while (line := contents.readline(most)) and not line.endswith(b"\n"):
+                size += len(line)
+            detail = f"{size + len(line)} bytes, the limit is {most}; left out"
+            yield _without(self._number, Fault.OVERSIZED, detail)
+
+    def _line(self, text: str, since: int) -> Iterator[Part]:
+        """Yield the part of a line; several if old line ends (CR alone) are between objects."""
+        part = self._value(self._number, text)
+        if "\r" in text:
+            lines = filter(str.strip, text.split("\r"))
+            pieces = [self._value(self._number + at, line) for at, line in enumerate(lines)]
+            if part.fault and all(isinstance(piece.value, dict) and not piece.fault for piece in pieces):
+                self._number += len(pieces) - 1
+                yield from pieces
+                return
+            since = 4
+        elif _CONTROL.search(text) and not _is_strict(text):
+            since = 4
+        yield part._replace(since=since) if since else part
+
+    def _value(self, number: int, text: str) -> Part:
+        if not is_text(text):
+            return _without(number, Fault.NOT_UTF8, "not UTF-8; left out")
+        try:
+            value, end = self._rules.decoder.raw_decode(text)
+        except json.JSONDecodeError as error:
+            fault = Fault.HALF_LINE if wants_more(error, len(text)) else Fault.BAD_JSON
+            return _without(number, fault, f"{error.msg} at character {error.pos}; left out")
+        except RecursionError:
+            return _without(number, Fault.TOO_DEEP, "nested too deeply to read; left out")
+        except ValueError as error:
+            return _without(number, Fault.BAD_JSON, f"{error}; left out")
+        if end < len(text):
+            detail = f"{len(text) - end} more characters after the record; left out"
+            return Part(number, value, Fault.BAD_JSON, detail)
+        return Part(number, value)
+
+    def _rows(self, contents: io.BufferedReader, delimiter: str) -> Iterator[Part]:
+        """Yield the rows of a CSV file below its first, which names the columns; a row's number is its last line's."""
+        most = min(self._rules.record_bytes_max, _FIELD_MAX)
+        csv.field_size_limit(most)  # of the process, in which nothing else reads CSV
+        endless: list[Part] = []
+        lines = self._lines_of_rows(contents, most, endless)
+        rows, head = csv.reader(lines, delimiter=delimiter, strict=True), None
+        while True:
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                yield from endless
+                yield _without(self._number, Fault.BAD_ROW, f"it is no row of a table: {error}")
+                why = "it follows a line that is not a row, so where rows begin is not known"
+                for _ in lines:
+                    yield _without(self._number, Fault.BAD_ROW, why)
+                return
+            if row is None:
+                yield from endless
+                return
+            if head is None:
+                head = row
+            elif row and len(row) != len(head):
+                detail = "it has more or fewer columns than the first line"
+                yield _without(self._number, Fault.BAD_ROW, detail)
+            elif row and not is_text("".join(row)):
+                yield _without(self._number, Fault.NOT_UTF8, "not UTF-8; left out")
+            elif row:
+                yield Part(self._number, dict(zip(head, map(_cell, head, row), strict=True)))
+
+    def _lines_of_rows(self, contents: io.BufferedReader, most: int, endless: list[Part]) -> Iterator[str]:
+        """Yield the lines of a CSV file. A line that is too long is put into ``endless``, and is the last."""
+        while line := contents.readline(most):
+            if len(line) == most and not line.endswith(b"\n"):
+                # It may be a part of a row, and cannot be left out alone.
+                part = _without(self._number + 1, Fault.OVERSIZED, f"longer than {most} bytes; the rest is left out")
+                endless.append(part._replace(ends=True))
+                return
+            for piece in line.splitlines(keepends=True):
+                self._number += 1
+                yield self._rules.decode(piece, self._number).lstrip(_MARK)
+
+    def _table(self) -> Iterator[Part]:
+        """Yield the rows of a Parquet or Arrow file. Raises EOFError where it is damaged."""
+        self.unit = "row"
+        arrow, most = library("pyarrow", self._name), self._rules.record_bytes_max
+        try:
+            for batch in self._batches():
+                batch.validate(full=True)  # damaged offsets would end the process
+                is_large = batch.nbytes > most
+                for at in range(batch.num_rows):
+                    self._number += 1
+                    if is_large and (size := batch.slice(at, 1).nbytes) > most:
+                        detail = f"{size} bytes, the limit is {most}; left out"
+                        yield _without(self._number, Fault.OVERSIZED, detail)
+                        continue
+                    cells = zip(batch.schema.names, batch.columns, strict=True)
+                    row = {name: value for name, column in cells if (value := _plain(column[at])) is not None}
+                    yield Part(self._number, row)
+        except (arrow.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            raise EOFError from None
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the rows of a table in batches, from disk as they are needed."""
+        if self._kind == ".parquet":
+            yield from library("pyarrow.parquet", self._name).ParquetFile(self._file).iter_batches(_ROWS_AT_ONCE)
+            return
+        # A file in the random-access format holds a stream, which is whole as far as it goes if the end is missing.
+        if self._file.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
+            self._file.seek(len(_ARROW_FILE))
+        yield from library("pyarrow.ipc", self._name).open_stream(self._file)
+
+
+def _without(number: int, fault: Fault, detail: str) -> Part:
+    return Part(number, None, fault, detail, has_value=False)
+
+
+def _is_strict(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def wants_more(error: json.JSONDecodeError, length: int) -> bool:
+    """Return whether the text (of `length` characters) is incomplete rather than invalid."""
+    return error.msg.startswith("Unterminated string") or error.pos >= length - len("false")
+
+
+def _cell(column: str, text: str) -> Any:
+    """Return a cell as the value of a field: JSON where a field is no text, and null if such a cell is empty."""
+    if column not in _JSON_COLUMNS:
+        return text
+    try:
+        return json.loads(text.lower() if column == "label" else text) if text else None
+    except (ValueError, RecursionError):
+        return text
+
+
+def _plain(cell: Any) -> Any:
+    """Return a cell of a table as JSON would have it; what JSON has not is an object, so that it is no text."""
+    try:
+        return _json(cell.as_py())
+    except (ValueError, OverflowError):  # not UTF-8, or a time outside of the calendar
+        return {"unreadable": str(cell.type)}
+
+
+def _json(value: Any) -> Any:
+    """Return a value as JSON would have it, without the nulls that a column has where a row lacks a key."""
+    if isinstance(value, dict):
+        return {name: _json(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        return [_json(part) for part in value]
+    if isinstance(value, bytes):
+        return {"bytes": len(value)}
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+class _DecodedBlocks:
+    """A binary file as a text stream; in a block that is not UTF-8 each line is decoded by itself."""
+
+    def __init__(self, file: io.BufferedReader, decode: Callable[[bytes, int], str]) -> None:
+        self._file = file
+        self._decode = decode
+        self._line = 1
+
+    def read(self, size: int, /) -> str:
+        data = read_block(self._file, size)
+        try:
+            data.decode()
+            lines = [data]
+        except UnicodeDecodeError:
+            lines = data.splitlines(keepends=True)
+        text = ""
+        for line in lines:
+            text += self._decode(line, self._line)
+            self._line += line.count(b"\n")
+        return text
+
+
+class _ArrayReader:
+    """Iterates over the elements of one JSON array; holds about one element in memory."""
+
+    def __init__(self, stream: _DecodedBlocks, rules: ReadingRules) -> None:
+        self._stream = stream
+        self._decoder = rules.decoder
+        self._limit = rules.record_bytes_max
+        self._buffer = ""
+        self._position = 0
+        self._first_keys: set[str] = set()
+
+    def __iter__(self) -> Iterator[Part]:
+        self._fill()
+        self._position = self._buffer.find("[") + 1
+        number = 0
+        while self._skip_space():
+            number += 1
+            if self._buffer[self._position] == "]":
+                self._position += 1
+                if not self._skip_space():
+                    return
+                detail = "the array ends, but the file goes on; going on at the next record"
+                part = _without(number, Fault.BAD_JSON, detail)
+            else:
+                part = self._element(number)
+                # Move past the beginning of a damaged record, or it would be found as the next one.
+                self._position += part.fault is not None
+            ends = part.fault is not None and not self._resume()
+            yield part._replace(ends=ends, since=2 if part.fault is None else 4)
+            if ends:
+                return
+        yield _without(number + 1, Fault.HALF_LINE, "the array is not closed")._replace(ends=True, since=4)
+
+    def _element(self, number: int) -> Part:
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._buffer, self._position)
+            except json.JSONDecodeError as error:
+                if not wants_more(error, len(self._buffer)):
+                    return _without(number, Fault.BAD_JSON, f"{error.msg}; going on at the next record")
+                if len(self._buffer) - self._position >= self._limit:
+                    return _without(number, Fault.OVERSIZED, f"over {self._limit} characters; left out")
+                if not self._fill():
+                    return _without(number, Fault.HALF_LINE, f"{error.msg}; the file ends inside the record")
+            except RecursionError:
+                return _without(number, Fault.TOO_DEEP, "nested too deeply to read")
+            except ValueError as error:
+                return _without(number, Fault.BAD_JSON, str(error))
+            else:
+                # A number at the end of the buffer may continue in the next chunk.
+                if end < len(self._buffer) or not self._fill():
+                    match = _FIRST_KEY.match(self._buffer, self._position)
+                    if match and len(self._first_keys) < _FIRST_KEYS:
+                        self._first_keys.add(match[1])
+                    self._position = end
+                    return Part(number, value)
+
+    def _resume(self) -> bool:
+        """Move to the next record, found by a key that good records begin with; return False if there is none."""
+        keys = "|".join(map(re.escape, sorted(self._first_keys)))
+        beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
+        while (match := beginning.search(self._buffer, self._position)) is None:
+            self._position = max(self._position, len(self._buffer) - _OVERLAP_CHARACTERS)
+            if not self._fill():
+                return False
+        self._position = match.start()
+        return True
+
+    def _skip_space(self) -> bool:
+        """Move to the next character that is neither space nor comma; False at the end of the file."""
+        while True:
+            if match := _BETWEEN.match(self._buffer, self._position):
+                self._position = match.end()
+            if self._position < len(self._buffer):
+                return True
+            if not self._fill():
+                return False
+
+    def _fill(self) -> bool:
+        """Drop what was read and read more, doubling, so that repeated attempts at one record stay linear."""
+        rest = self._buffer[self._position :]
+        more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
+        if more:
+            self._buffer, self._position = rest + more, 0
+        return bool(more)
