@@ -10,11 +10,11 @@ from jobs.corpus.read import records as corpus_records
 from jobs.corpus.read.sources import Files, Loader
 from jobs.payload.scorers import items
 from jobs.payload.trainers.tuning.data import reader
-from jobs.payload.trainers.tuning.data.parts import JSON_KINDS, Fault, RecordReader, kind_of
+from jobs.payload.trainers.tuning.data.parts import JSON_KINDS, RecordFault, RecordReader, kind_of
 from jobs.payload.trainers.tuning.data.tally import Tally
 
 _NO_OBJECT = "it is no JSON object"
-_DAMAGE = {*Fault, Kind.BROKEN_ENCODING}
+_DAMAGE = {*RecordFault, Kind.BROKEN_ENCODING}
 # A whole file in UTF-16 is no damage, and a broken character in it is replaced by all three.
 _OF_WIDE = ("read as utf-16", "broken characters replaced")
 

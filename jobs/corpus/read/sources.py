@@ -149,8 +149,8 @@ class Loader:
         rules = parts.ReadingRules(self._options.max_record_bytes, decoding.decoded, records.DECODER)
         return parts.RecordReader(file, path.name, rules)
 
-    def _records(self, found: Iterable[parts.Part], label: str) -> Iterator[records.CorpusDocument]:
-        for part in found:
+    def _records(self, several: Iterable[parts.RecordPart], label: str) -> Iterator[records.CorpusDocument]:
+        for part in several:
             if part.fault is not None:
                 self._findings.add(Kind(part.fault), label, part.number, part.detail)
             if part.has_value and (document := records.document_of(part.value, label, part.number, self._findings)):

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..bounded_file import open_regular
 from ..bounds import NAME_MAX, brief
-from ..trainers.tuning.data.parts import KINDS, Fault, Part, ReadingRules, RecordReader
+from ..trainers.tuning.data.parts import KINDS, ReadingRules, RecordFault, RecordPart, RecordReader
 from ..trainers.tuning.data.reader import files
 from ..trainers.tuning.errors import MissingLibrary
 
@@ -75,7 +75,7 @@ def read_items(path: Path) -> ItemSet:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         for where, part in _parts(path, stream, LINE_BYTES_MAX):
-            if part.fault == Fault.OVERSIZED:
+            if part.fault == RecordFault.OVERSIZED:
                 raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
             if part.fault is not None:
                 detail = part.detail.removesuffix("; left out")
@@ -107,7 +107,7 @@ def records(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, 
             yield part.number, part.value if is_object else None
 
 
-def _parts(path: Path, stream: BufferedReader, bytes_max: int) -> Iterator[tuple[str, Part]]:
+def _parts(path: Path, stream: BufferedReader, bytes_max: int) -> Iterator[tuple[str, RecordPart]]:
     """Yield the parts of a file with their places. Raises BadItems if a library is missing."""
     reader = RecordReader(stream, path.name, ReadingRules(bytes_max + 1))
     try:

@@ -39,7 +39,7 @@ _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
 _OVERLAP_CHARACTERS = 1024
 
 
-class Fault(StrEnum):
+class RecordFault(StrEnum):
     """What is wrong with a record."""
 
     BAD_JSON = "bad_json"
@@ -51,7 +51,7 @@ class Fault(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Part(NamedTuple):
+class RecordPart(NamedTuple):
     """A record, or a place where there is none. ``number`` counts lines, elements or rows from 1.
 
     A part with a ``fault`` and ``has_value`` is a record with more behind it. ``ends``: nothing is read from here on.
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
     number: int
     value: Any = None
-    fault: Fault | None = None
+    fault: RecordFault | None = None
     detail: str = ""
     has_value: bool = True
     ends: bool = False
@@ -113,7 +113,7 @@ class RecordReader:
         self._rules = rules
         self._number = 0
 
-    def parts(self, contents: io.BufferedReader | None = None) -> Iterator[Part]:
+    def parts(self, contents: io.BufferedReader | None = None) -> Iterator[RecordPart]:
         """Yield the parts of the file in order. Raises MissingLibrary, OSError.
 
         ``contents`` are those of a text file, if the caller has decompressed them and decoded UTF-16.
@@ -131,9 +131,9 @@ class RecordReader:
         except EOFError:
             suffix = "." + self._name.rpartition(".")[2]
             detail = f"the {suffix} file is damaged or cut off, and is not read from here on"
-            yield _without(self._number + 1, Fault.UNREADABLE, detail)._replace(ends=True)
+            yield _without(self._number + 1, RecordFault.UNREADABLE, detail)._replace(ends=True)
 
-    def _text(self, contents: io.BufferedReader) -> Iterator[Part]:
+    def _text(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
         head = contents.peek(_HEAD_BYTES)
         if self._kind in DELIMITERS:
             yield from self._rows(contents, DELIMITERS[self._kind])
@@ -148,16 +148,16 @@ class RecordReader:
         else:
             yield from self._lines(contents)
 
-    def _whole(self, contents: io.BufferedReader) -> Iterator[Part]:
+    def _whole(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
         """Yield the value of a file that is one value on many lines."""
         most = min(self._rules.record_bytes_max, _FIELD_MAX)
         data = contents.read(most)
         if len(data) == most:
-            yield _without(1, Fault.OVERSIZED, f"{most} bytes or more, the limit is {most}; left out")
+            yield _without(1, RecordFault.OVERSIZED, f"{most} bytes or more, the limit is {most}; left out")
         elif text := self._rules.decode(data, 1).strip().strip(_MARK):
             yield self._value(1, text)
 
-    def _lines(self, contents: io.BufferedReader) -> Iterator[Part]:
+    def _lines(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
         most = self._rules.record_bytes_max
         while line := contents.readline(most):
             self._number += 1
@@ -172,9 +172,9 @@ class RecordReader:
             while (line := contents.readline(most)) and not line.endswith(b"\n"):
                 size += len(line)
             detail = f"{size + len(line)} bytes, the limit is {most}; left out"
-            yield _without(self._number, Fault.OVERSIZED, detail)
+            yield _without(self._number, RecordFault.OVERSIZED, detail)
 
-    def _line(self, text: str, since: int) -> Iterator[Part]:
+    def _line(self, text: str, since: int) -> Iterator[RecordPart]:
         """Yield the part of a line; several if old line ends (CR alone) are between objects."""
         part = self._value(self._number, text)
         if "\r" in text:
@@ -189,28 +189,28 @@ class RecordReader:
             since = 4
         yield part._replace(since=since) if since else part
 
-    def _value(self, number: int, text: str) -> Part:
+    def _value(self, number: int, text: str) -> RecordPart:
         if not is_text(text):
-            return _without(number, Fault.NOT_UTF8, "not UTF-8; left out")
+            return _without(number, RecordFault.NOT_UTF8, "not UTF-8; left out")
         try:
             value, end = self._rules.decoder.raw_decode(text)
         except json.JSONDecodeError as error:
-            fault = Fault.HALF_LINE if wants_more(error, len(text)) else Fault.BAD_JSON
+            fault = RecordFault.HALF_LINE if wants_more(error, len(text)) else RecordFault.BAD_JSON
             return _without(number, fault, f"{error.msg} at character {error.pos}; left out")
         except RecursionError:
-            return _without(number, Fault.TOO_DEEP, "nested too deeply to read; left out")
+            return _without(number, RecordFault.TOO_DEEP, "nested too deeply to read; left out")
         except ValueError as error:
-            return _without(number, Fault.BAD_JSON, f"{error}; left out")
+            return _without(number, RecordFault.BAD_JSON, f"{error}; left out")
         if end < len(text):
             detail = f"{len(text) - end} more characters after the record; left out"
-            return Part(number, value, Fault.BAD_JSON, detail)
-        return Part(number, value)
+            return RecordPart(number, value, RecordFault.BAD_JSON, detail)
+        return RecordPart(number, value)
 
-    def _rows(self, contents: io.BufferedReader, delimiter: str) -> Iterator[Part]:
+    def _rows(self, contents: io.BufferedReader, delimiter: str) -> Iterator[RecordPart]:
         """Yield the rows of a CSV file below its first, which names the columns; a row's number is its last line's."""
         most = min(self._rules.record_bytes_max, _FIELD_MAX)
         csv.field_size_limit(most)  # of the process, in which nothing else reads CSV
-        endless: list[Part] = []
+        endless: list[RecordPart] = []
         lines = self._lines_of_rows(contents, most, endless)
         rows, head = csv.reader(lines, delimiter=delimiter, strict=True), None
         while True:
@@ -218,10 +218,10 @@ class RecordReader:
                 row = next(rows, None)
             except csv.Error as error:
                 yield from endless
-                yield _without(self._number, Fault.BAD_ROW, f"it is no row of a table: {error}")
+                yield _without(self._number, RecordFault.BAD_ROW, f"it is no row of a table: {error}")
                 why = "it follows a line that is not a row, so where rows begin is not known"
                 for _ in lines:
-                    yield _without(self._number, Fault.BAD_ROW, why)
+                    yield _without(self._number, RecordFault.BAD_ROW, why)
                 return
             if row is None:
                 yield from endless
@@ -230,25 +230,27 @@ class RecordReader:
                 head = row
             elif row and len(row) != len(head):
                 detail = "it has more or fewer columns than the first line"
-                yield _without(self._number, Fault.BAD_ROW, detail)
+                yield _without(self._number, RecordFault.BAD_ROW, detail)
             elif row and not is_text("".join(row)):
-                yield _without(self._number, Fault.NOT_UTF8, "not UTF-8; left out")
+                yield _without(self._number, RecordFault.NOT_UTF8, "not UTF-8; left out")
             elif row:
-                yield Part(self._number, dict(zip(head, map(_cell, head, row), strict=True)))
+                yield RecordPart(self._number, dict(zip(head, map(_cell, head, row), strict=True)))
 
-    def _lines_of_rows(self, contents: io.BufferedReader, most: int, endless: list[Part]) -> Iterator[str]:
+    def _lines_of_rows(self, contents: io.BufferedReader, most: int, endless: list[RecordPart]) -> Iterator[str]:
         """Yield the lines of a CSV file. A line that is too long is put into ``endless``, and is the last."""
         while line := contents.readline(most):
             if len(line) == most and not line.endswith(b"\n"):
                 # It may be a part of a row, and cannot be left out alone.
-                part = _without(self._number + 1, Fault.OVERSIZED, f"longer than {most} bytes; the rest is left out")
+                part = _without(
+                    self._number + 1, RecordFault.OVERSIZED, f"longer than {most} bytes; the rest is left out"
+                )
                 endless.append(part._replace(ends=True))
                 return
             for piece in line.splitlines(keepends=True):
                 self._number += 1
                 yield self._rules.decode(piece, self._number).lstrip(_MARK)
 
-    def _table(self) -> Iterator[Part]:
+    def _table(self) -> Iterator[RecordPart]:
         """Yield the rows of a Parquet or Arrow file. Raises EOFError where it is damaged."""
         self.unit = "row"
         arrow, most = library("pyarrow", self._name), self._rules.record_bytes_max
@@ -260,11 +262,11 @@ class RecordReader:
                     self._number += 1
                     if is_large and (size := batch.slice(at, 1).nbytes) > most:
                         detail = f"{size} bytes, the limit is {most}; left out"
-                        yield _without(self._number, Fault.OVERSIZED, detail)
+                        yield _without(self._number, RecordFault.OVERSIZED, detail)
                         continue
                     cells = zip(batch.schema.names, batch.columns, strict=True)
                     row = {name: value for name, column in cells if (value := _plain(column[at])) is not None}
-                    yield Part(self._number, row)
+                    yield RecordPart(self._number, row)
         except (arrow.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:
                 raise
@@ -281,8 +283,8 @@ class RecordReader:
         yield from library("pyarrow.ipc", self._name).open_stream(self._file)
 
 
-def _without(number: int, fault: Fault, detail: str) -> Part:
-    return Part(number, None, fault, detail, has_value=False)
+def _without(number: int, fault: RecordFault, detail: str) -> RecordPart:
+    return RecordPart(number, None, fault, detail, has_value=False)
 
 
 def _is_strict(text: str) -> bool:
@@ -360,7 +362,7 @@ class _ArrayReader:
         self._position = 0
         self._first_keys: set[str] = set()
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[RecordPart]:
         self._fill()
         self._position = self._buffer.find("[") + 1
         number = 0
@@ -371,7 +373,7 @@ class _ArrayReader:
                 if not self._skip_space():
                     return
                 detail = "the array ends, but the file goes on; going on at the next record"
-                part = _without(number, Fault.BAD_JSON, detail)
+                part = _without(number, RecordFault.BAD_JSON, detail)
             else:
                 part = self._element(number)
                 # Move past the beginning of a damaged record, or it would be found as the next one.
@@ -380,23 +382,23 @@ class _ArrayReader:
             yield part._replace(ends=ends, since=2 if part.fault is None else 4)
             if ends:
                 return
-        yield _without(number + 1, Fault.HALF_LINE, "the array is not closed")._replace(ends=True, since=4)
+        yield _without(number + 1, RecordFault.HALF_LINE, "the array is not closed")._replace(ends=True, since=4)
 
-    def _element(self, number: int) -> Part:
+    def _element(self, number: int) -> RecordPart:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not wants_more(error, len(self._buffer)):
-                    return _without(number, Fault.BAD_JSON, f"{error.msg}; going on at the next record")
+                    return _without(number, RecordFault.BAD_JSON, f"{error.msg}; going on at the next record")
                 if len(self._buffer) - self._position >= self._limit:
-                    return _without(number, Fault.OVERSIZED, f"over {self._limit} characters; left out")
+                    return _without(number, RecordFault.OVERSIZED, f"over {self._limit} characters; left out")
                 if not self._fill():
-                    return _without(number, Fault.HALF_LINE, f"{error.msg}; the file ends inside the record")
+                    return _without(number, RecordFault.HALF_LINE, f"{error.msg}; the file ends inside the record")
             except RecursionError:
-                return _without(number, Fault.TOO_DEEP, "nested too deeply to read")
+                return _without(number, RecordFault.TOO_DEEP, "nested too deeply to read")
             except ValueError as error:
-                return _without(number, Fault.BAD_JSON, str(error))
+                return _without(number, RecordFault.BAD_JSON, str(error))
             else:
                 # A number at the end of the buffer may continue in the next chunk.
                 if end < len(self._buffer) or not self._fill():
@@ -404,7 +406,7 @@ class _ArrayReader:
                     if match and len(self._first_keys) < _FIRST_KEYS:
                         self._first_keys.add(match[1])
                     self._position = end
-                    return Part(number, value)
+                    return RecordPart(number, value)
 
     def _resume(self) -> bool:
         """Move to the next record, found by a key that good records begin with; return False if there is none."""

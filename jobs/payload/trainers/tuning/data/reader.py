@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from .contents import COMPRESSED
-from .parts import DELIMITERS, JSON_KINDS, TABLES, Fault, ReadingRules, RecordReader
+from .parts import DELIMITERS, JSON_KINDS, TABLES, ReadingRules, RecordFault, RecordReader
 from .tally import Tally
 
 _DATA = {".txt", *JSON_KINDS, *DELIMITERS, *TABLES, *COMPRESSED}
 _LINE_MAX = 1 << 25  # bytes of a line, a cell or an element: a small compressed file may hold an endless line
-_REASONS = {Fault.NOT_UTF8: "it is not UTF-8"} | dict.fromkeys(
-    (Fault.BAD_JSON, Fault.HALF_LINE, Fault.TOO_DEEP), "it is no JSON"
+_REASONS = {RecordFault.NOT_UTF8: "it is not UTF-8"} | dict.fromkeys(
+    (RecordFault.BAD_JSON, RecordFault.HALF_LINE, RecordFault.TOO_DEEP), "it is no JSON"
 )
 
 
@@ -71,7 +71,7 @@ def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any
                 tally.since(part.since, changed=part.since)
                 if part.fault is not None:
                     long = f"it is longer than {rules.record_bytes_max:,} bytes"
-                    why = long if part.fault == Fault.OVERSIZED else _REASONS.get(part.fault, part.detail)
+                    why = long if part.fault == RecordFault.OVERSIZED else _REASONS.get(part.fault, part.detail)
                     (tally.lose if part.ends else tally.leave)(place, why)
                 elif isinstance(part.value, dict):
                     yield part.value, place
