@@ -347,6 +347,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
     state_dir: Path
     database_url: str = Field(min_length=1)
     zone: ZoneName
+    remote: str  # read by scheduler.cli.remote
     models: tuple[Path, ...]
     artifacts: ArtifactSettings
     daemon: DaemonSettings

@@ -39,10 +39,13 @@ def main(words: Sequence[str]) -> int:
             return code
         from contextlib import closing
 
+        from scheduler.cli import remote
         from scheduler.cli.guesses import in_our_words
         from scheduler.cli.shell.context import Cli, GlobalOptions
 
         words = in_our_words(words)
+        if host := remote.host_for(words):
+            return remote.run_there(host, words)
         options = GlobalOptions()
         quick = plainly_asked(words)
         if quick is not None:

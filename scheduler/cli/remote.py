@@ -1,0 +1,145 @@
+"""`schedctl` from another machine: the command line runs on the daemon's host, over the ssh client of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from config.layers import own_file
+from scheduler.cli.shell.exits import PlatformFault, UsageFault
+
+_ADDRESS = re.compile(r"ssh://((?:[\w.-]+@)?[A-Za-z0-9][\w.-]*)(?::([0-9]{1,5}))?(/[\w./-]+)?", re.ASCII)
+_SETTING = re.compile(r'^remote *= *"([^"]*)"', re.MULTILINE)
+_HERE = (["certify"], ["data"], ["init"], ["rehearse"])  # they try scripts, data and the program on this machine
+_COPYING = (["submit"], ["queue", "add"], ["queue", "update"], ["plan", "preview"])  # they read files of a job
+_FOLDERS = ".cache/schedctl"  # below the home folder of the user on the host
+_COPY = """set -e; umask 077; mkdir -p "${0%/*}"; new=$(mktemp -d "$0.XXXXXX"); trap 'rm -rf "$new"' EXIT
+tar -xf - -C "$new"; rm -rf "$0"; mv "$new" "$0"
+"""
+_UNREACHED, _NO_PROGRAM = 255, 127  # exit codes of ssh and of a shell
+
+
+class Host(NamedTuple):
+    """A host and the path of ``schedctl`` there; ``port`` is empty for that of ssh's own settings."""
+
+    name: str
+    port: str
+    program: str
+
+    def ssh(self, *words: str, terminal: bool = False) -> list[str]:
+        """Return the words that run a command there."""
+        port = ["-p", self.port] if self.port else []
+        return ["ssh", *port, *(["-t"] if terminal else []), self.name, shlex.join(words)]
+
+
+def host_for(words: Sequence[str]) -> Host | None:
+    """Return the host on which a command line runs, by SCHEDCTL_REMOTE or ``remote`` in the user's settings file.
+
+    None: here, as help always does. Raises UsageFault for an address that cannot be read.
+    """
+    address = os.environ.get("SCHEDCTL_REMOTE")
+    if address is None:
+        try:
+            text = own_file(None, os.environ).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        found = _SETTING.search(text.partition("\n[")[0])
+        address = found[1] if found else ""
+    if not address or _command(words)[:1] in ([], *_HERE) or {"-h", "--help", "--config"} & {*words}:
+        return None
+    if not (parts := _ADDRESS.fullmatch(address)):
+        why = "it is the address of a host that ssh reaches"
+        raise UsageFault(f"remote = {address} cannot be read", why, "Write ssh://USER@HOST or ssh://HOST/PATH/schedctl")
+    return Host(parts[1], parts[2] or "", parts[3] or "schedctl")
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line that are no options."""
+    return [word for word in words if not word.startswith("-")]
+
+
+def run_there(host: Host, words: Sequence[str]) -> int:
+    """Run a command line on a host, and return its exit code.
+
+    Where it makes or changes a job, the folders of the files that it names are copied there first, and it runs in the
+    copy. Raises PlatformFault, CodeError, UsageFault.
+    """
+    written, folders = _with_copies(host, words)
+    command = ["sh", "-c", 'cd "$0" && exec "$@"', folders[0]] if folders else []
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    code = subprocess.run(host.ssh(*command, host.program, *written, terminal=terminal), check=False).returncode
+    if code == _NO_PROGRAM:
+        why = f"{host.program} was not found on {host.name}"
+        raise PlatformFault("the command did not run", why, f"Write its path: ssh://{host.name}/opt/uff/bin/schedctl")
+    _require_reached(host, code)
+    return code
+
+
+def _require_reached(host: Host, code: int) -> None:
+    if code == _UNREACHED:
+        why = "ssh failed, and says why above"
+        raise PlatformFault(f"{host.name} was not reached", why, f"Try: {shlex.join(host.ssh('true'))}")
+
+
+def _with_copies(host: Host, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Copy the folders of what a command line names; return it for the first of the copies, and all of them.
+
+    A file below the current folder is copied with that folder, as ``submit`` would take it, another with its own.
+    """
+    written, here = list(words), Path.cwd()
+    copies: dict[Path, str] = {}
+    if not any(_command(words)[: len(command)] == command for command in _COPYING):
+        return written, []
+    ends = written.index("--") if "--" in written else len(written)
+    for at, (before, word) in enumerate(zip(["", *words], words[:ends], strict=False)):
+        option, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        path = Path(value).expanduser().absolute()
+        if option == "--input" and value:
+            _refuse_input(host, value)
+        elif value and (path.is_file() or (path.is_dir() and option == "--code")):
+            folder = here if path.is_relative_to(here) else path if path.is_dir() else path.parent
+            if folder not in copies:
+                copies[folder] = _copy(host, folder)
+            there = f"../{copies[folder].rpartition('/')[2]}/{path.relative_to(folder)}"
+            written[at] = f"{option}={there}" if equals else there
+    return written, list(copies.values())
+
+
+def _refuse_input(host: Host, value: str) -> None:
+    """Refuse an input that is on this machine: it may be larger than what a command should send."""
+    path = Path(value.rpartition("=")[2]).expanduser().absolute()
+    if path.exists():
+        why = f"inputs are read on {host.name}, and it is on this machine"
+        raise UsageFault(f"--input {value}", why, f"Copy it, and name it there: rsync -a {path} {host.name}:")
+
+
+def _copy(host: Host, folder: Path) -> str:
+    """Copy what a job's code would have of a folder to the host; return where it is, from the home folder there."""
+    import hashlib
+    import tarfile
+    from socket import gethostname
+
+    from jobs.code.pack import names
+    from jobs.spec import Code
+
+    wanted = sorted(names(Code(str(folder))))
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+    copy = f"{_FOLDERS}/{gethostname()}/{digest}-{folder.name}"
+    with subprocess.Popen(host.ssh("sh", "-c", _COPY, copy), stdin=subprocess.PIPE) as ssh:
+        assert ssh.stdin is not None  # noqa: S101 - it is a pipe
+        # Why a pipe breaks is in the exit code.
+        with suppress(BrokenPipeError), tarfile.open(fileobj=ssh.stdin, mode="w|") as archive:
+            for name in wanted:
+                archive.add(folder / name, name, recursive=False)
+    _require_reached(host, ssh.returncode)
+    if ssh.returncode:
+        why = "tar failed there, and says why above"
+        raise PlatformFault(f"{folder} was not copied to {host.name}", why, "Free room there, and try again")
+    return copy
