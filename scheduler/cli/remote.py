@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -71,6 +70,8 @@ def run_there(host: Host, words: Sequence[str]) -> int:
     Where it makes or changes a job, the folders of the files that it names are copied there first, and it runs in the
     copy. Raises PlatformFault, CodeError, UsageFault.
     """
+    import subprocess  # here: no command without a host waits for it
+
     written, folders = _with_copies(host, words)
     command = ["sh", "-c", 'cd "$0" && exec "$@"', folders[0]] if folders else []
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -123,6 +124,7 @@ def _refuse_input(host: Host, value: str) -> None:
 def _copy(host: Host, folder: Path) -> str:
     """Copy what a job's code would have of a folder to the host; return where it is, from the home folder there."""
     import hashlib
+    import subprocess
     import tarfile
     from socket import gethostname
 
