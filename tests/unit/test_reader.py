@@ -96,7 +96,7 @@ def test_an_endless_line_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: p
     (tmp_path / "train-0.jsonl.gz").rename(tmp_path / "train-0.csv.gz")
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\n"' + b"a\n" * 10_000 + b'",1\nb,2\n'))
     records, left_out = read(tmp_path)
-    assert (records, left_out[0][0]) == ([], "it is no row of a table: field larger than field limit (1000)")
+    assert (records, left_out[0][0]) == ([], "it is not a row of a table: field larger than field limit (1000)")
     assert sum(int(count) for _, count, _ in left_out) == 1 + 10_003 - 502, "the head, and what the odd row consumed"
     (tmp_path / "train-0.csv.gz").write_bytes(gzip.compress(b'text,n\na,1\n"b\n' + b"b" * 2_000 + b'\nb",2\nc,3\n'))
     records, left_out = read(tmp_path)
@@ -140,7 +140,7 @@ def test_odd_rows_lose_only_themselves(tmp_path: Path) -> None:
     assert records == [{"text": "a", "n": "1"}, {"text": "d", "n": "4"}]
     assert [place for _, _, place in left_out] == [f"train-0.csv:{line}" for line in (3, 4, 6)]
     assert left_out[0][0] == "it has more or fewer columns than the first line"
-    assert left_out[2][0] == "it is no row of a table: unexpected end of data"
+    assert left_out[2][0] == "it is not a row of a table: unexpected end of data"
     (tmp_path / "train-0.csv").write_bytes(b'text,n\na,1\n"b"c\nd,4",5\ne,6\n')
     records, left_out = read(tmp_path)
     assert records == [{"text": "a", "n": "1"}]

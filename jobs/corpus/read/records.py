@@ -1,4 +1,4 @@
-"""Bytes as text, records as documents; text that is no UTF-8 is decoded by the encoding that explains most of it."""
+"""Bytes as text, records as documents; text that is not UTF-8 is decoded by the encoding that explains most of it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ItemSet:
 
 
 def set_file(place: Path) -> Path:
-    """Return ``place`` if it is no folder, else the only file of JSON lines in it, or the only one of other records.
+    """Return ``place`` if it is not a folder, else the only file of JSON lines in it, or the only one of other records.
 
     Raises BadItems.
     """

@@ -218,7 +218,7 @@ class RecordReader:
                 row = next(rows, None)
             except csv.Error as error:
                 yield from endless
-                yield _without(self._number, RecordFault.BAD_ROW, f"it is no row of a table: {error}")
+                yield _without(self._number, RecordFault.BAD_ROW, f"it is not a row of a table: {error}")
                 why = "it follows a line that is not a row, so where rows begin is not known"
                 for _ in lines:
                     yield _without(self._number, RecordFault.BAD_ROW, why)
@@ -301,7 +301,7 @@ def wants_more(error: json.JSONDecodeError, length: int) -> bool:
 
 
 def _cell(column: str, text: str) -> Any:
-    """Return a cell as the value of a field: JSON where a field is no text, and null if such a cell is empty."""
+    """Return a cell as the value of a field: JSON where a field is not text, and null if such a cell is empty."""
     if column not in _JSON_COLUMNS:
         return text
     try:
@@ -311,7 +311,7 @@ def _cell(column: str, text: str) -> Any:
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell of a table as JSON would have it; what JSON has not is an object, so that it is no text."""
+    """Return a cell of a table as JSON would have it; what JSON lacks becomes an object, which does not count as text."""
     try:
         return _json(cell.as_py())
     except (ValueError, OverflowError):  # not UTF-8, or a time outside of the calendar
