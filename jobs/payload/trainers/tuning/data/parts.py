@@ -311,7 +311,7 @@ def _cell(column: str, text: str) -> Any:
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell of a table as JSON would have it; what JSON lacks becomes an object, which does not count as text."""
+    """Return a cell of a table as JSON would have it; what JSON lacks becomes an object, which is not text."""
     try:
         return _json(cell.as_py())
     except (ValueError, OverflowError):  # not UTF-8, or a time outside of the calendar
