@@ -14,7 +14,7 @@ ALIASES: dict[str, str] = {
     "jobs": "queue",
     "logs": "runs logs",
     "cancel": "queue cancel",
-    "gpus": "pools list --columns pool,accelerator,devices,memory,peak,sessions",
+    "gpus": "pools list --columns pool,accelerator,devices,memory,usage,sessions",
 }
 """Aliases of commands."""
 

@@ -49,8 +49,8 @@ def host_for(words: Sequence[str]) -> Host | None:
             text = own_file(None, os.environ).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
-        found = _SETTING.search(text.partition("\n[")[0])
-        address = found[1] if found else ""
+        setting = _SETTING.search(text.partition("\n[")[0])
+        address = setting[1] if setting else ""
     if not address or _command(words)[:1] in ([], *_HERE) or {"-h", "--help", "--config"} & {*words}:
         return None
     if not (parts := _ADDRESS.fullmatch(address)):

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from scheduler.core.job import Active, JobState
 
-REVISION = "0015"
+REVISION = "0016"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {kind.__name__.lower(): kind for kind in get_args(JobState)}

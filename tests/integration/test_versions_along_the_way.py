@@ -129,6 +129,8 @@ def test_a_set_of_held_out_texts_has_their_clusters_and_domains_and_one_digest(w
             "cluster": number // 2,
             "domains": ["ufm", "ucm"] if number else [],
             "text": "x" * 5_000,
+            "stage": "good",
+            "source": "texts/notes.md",
         }
         for number in range(ITEMS + 5)
     ]

@@ -4,6 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: `make test-train` tests exports to Parquet")
 import pyarrow.parquet
 
 from jobs.corpus.build.build import build

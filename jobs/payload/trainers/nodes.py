@@ -9,6 +9,7 @@ therefore go through its standard input, which srun copies to all nodes. Standar
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -95,7 +96,7 @@ def start_one(folder: Path, command: Sequence[str]) -> int:
         env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_as_usual,  # noqa: PLW1509
+        preexec_fn=functools.partial(_as_usual, os.getpid()),  # noqa: PLW1509
     )
     threading.Thread(target=_listen, args=(started,), daemon=True).start()
     code = started.wait()
@@ -117,9 +118,11 @@ def _listen(started: subprocess.Popen[bytes]) -> None:
         os.killpg(started.pid, signal.SIGKILL)
 
 
-def _as_usual() -> None:
+def _as_usual(parent: int) -> None:
     """Run in the new process: let it end with us, and restore the default handlers."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from threading import Thread
 from typing import IO
 
@@ -83,7 +84,7 @@ class Ranks:
                 words,
                 env={**environment, "RANK": str(place.node * count + rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,
-                preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=partial(_begin, os.getpid()),  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
             started.returncode = 0  # os.waitpid below reaps it: Popen must not
@@ -135,9 +136,11 @@ def _print_lines(output: IO[bytes]) -> None:
             printed.flush()
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """Run in the new process: let it end with us, and ignore SIGUSR1 until it has a handler."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
 

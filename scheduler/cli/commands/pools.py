@@ -36,7 +36,7 @@ def list_(cli: Cli) -> None:
                 "--~accelerator",
                 "--->devices",
                 "---->memory",
-                "---GPU use",
+                "---usage",
                 ">sessions",
             ),
             *("-->cap", "-~hours", "----~source", "~why"),
