@@ -20,7 +20,7 @@ def test_data_is_checked_before_it_is_submitted(schedctl: Schedctl, tmp_path: Pa
     folder = tmp_path / "texts"
     write(folder, 500, 4)
     (folder / "train-1.csv.gz").write_bytes(gzip.compress(b"prompt,completion\n2+2=,4\n")[:-4])
-    (folder / "train-2.xml").write_text("<a/>")
+    (folder / "train_2.json").write_text("[]")
     checked = schedctl("data", "check", str(folder), "--length", "2")
     assert checked.code == 3, checked.err
     assert "records       1 of prompt, 500 of text\nleft out      6 of 507 records (1.18 %)\n" in checked.out
@@ -35,7 +35,7 @@ def test_data_is_checked_before_it_is_submitted(schedctl: Schedctl, tmp_path: Pa
     allowed = schedctl("--json", "data", "check", str(folder), "--skip-at-most", "100")
     assert allowed.code == 0, allowed.err
     assert allowed.document["records"] == {"prompt": 1, "text": 500}
-    assert allowed.document["left_out"][-1]["places"] == ["train-2.xml"]
+    assert allowed.document["left_out"][-1]["places"] == ["train_2.json"]
     assert allowed.document["longer"] is None
 
 
