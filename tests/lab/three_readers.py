@@ -44,7 +44,7 @@ def by_trainer(path: Path) -> Reading:
 
 
 def by_items(path: Path) -> Reading:
-    """Read as item sets and outputs are; what is no object is counted like damage, and not told apart."""
+    """Read as item sets and outputs are; what is not an object is counted as damage."""
     lines = list(items.records(path))
     return Reading(
         sum(record is not None for _, record in lines), {number for number, record in lines if record is None}

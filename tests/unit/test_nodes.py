@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from jobs.payload.lane.launch import read_nodes, spread
+from jobs.payload.trainers import nodes as node_launcher
+from jobs.payload.trainers import ranks
 from jobs.payload.trainers.nodes import node_environment
 from tests.lab.patience import PATIENCE_SECONDS, until
 
@@ -88,6 +91,14 @@ def test_a_rank_that_fails_on_one_node_ends_all_with_its_status(tmp_path: Path) 
         said = program.stderr.read()
     assert program.returncode == 7
     assert "rank 3 of 4 ended with status 7" in said
+
+
+@pytest.mark.parametrize("begin", [ranks._begin, node_launcher._as_usual])
+def test_a_process_ends_whose_parent_died_before_the_kernel_could_watch_it(begin: Callable[[int], None]) -> None:
+    another = os.getppid()  # as if this process had been replaced by it
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=partial(begin, another)) as orphan:  # noqa: PLW1509
+        assert orphan.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_all_nodes_end_when_whoever_started_them_is_gone(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_version_is_searched_for_personal_data(
     assert schedctl("corpus", "build").code == 0
     clean = schedctl("corpus", "scan")
     assert (clean.code, clean.out.split()[2:5]) == (0, ["holds", "no", "secrets"])
-    (text / "letters.txt").write_text("Dear Anna, my new number is +49 30 901820-33, from Monday on.\n")
+    (text / "notes.txt").write_text("Dear Anna, my new number is +49 30 901820-33, from Monday on.\n")
     assert schedctl("corpus", "build").code == 0
     refused = schedctl("corpus", "scan")
     assert refused.code == 6
