@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,8 @@ def host_for(words: Sequence[str]) -> Host | None:
             return None
         setting = _SETTING.search(text.partition("\n[")[0])
         address = setting[1] if setting else ""
-    if not address or _command(words)[:1] in ([], *_HERE) or {"-h", "--help", "--config"} & {*words}:
+    ours = {word.partition("=")[0] for word in _before_arguments(words)}
+    if not address or _command(words)[:1] in ([], *_HERE) or ours & {"-h", "--help", "--config"}:
         return None
     if not (parts := _ADDRESS.fullmatch(address)):
         why = "it is the address of a host that ssh reaches"
@@ -59,9 +61,14 @@ def host_for(words: Sequence[str]) -> Host | None:
     return Host(parts[1], parts[2] or "", parts[3] or "schedctl")
 
 
+def _before_arguments(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line before those of a job's script."""
+    return list(words[: words.index("--")] if "--" in words else words)
+
+
 def _command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line that are no options."""
-    return [word for word in words if not word.startswith("-")]
+    """Return the words of a command line other than options."""
+    return [word for word in _before_arguments(words) if not word.startswith("-")]
 
 
 def run_there(host: Host, words: Sequence[str]) -> int:
@@ -98,8 +105,7 @@ def _with_copies(host: Host, words: Sequence[str]) -> tuple[list[str], list[str]
     copies: dict[Path, str] = {}
     if not any(_command(words)[: len(command)] == command for command in _COPYING):
         return written, []
-    ends = written.index("--") if "--" in written else len(written)
-    for at, (before, word) in enumerate(zip(["", *words], words[:ends], strict=False)):
+    for at, (before, word) in enumerate(pairwise(["", *_before_arguments(words)])):
         option, equals, value = word.partition("=") if word.startswith("--") else (before, "", word)
         path = Path(value).expanduser().absolute()
         if option == "--input" and value:
@@ -118,7 +124,9 @@ def _refuse_input(host: Host, value: str) -> None:
     path = Path(value.rpartition("=")[2]).expanduser().absolute()
     if path.exists():
         why = f"inputs are read on {host.name}, and it is on this machine"
-        raise UsageFault(f"--input {value}", why, f"Copy it, and name it there: rsync -a {path} {host.name}:")
+        raise UsageFault(
+            f"--input {value}", why, f"Copy it, and name it there: rsync -a {shlex.quote(str(path))} {host.name}:"
+        )
 
 
 def _copy(host: Host, folder: Path) -> str:

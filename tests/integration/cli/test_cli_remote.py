@@ -61,10 +61,12 @@ def laptop(tmp_path: Path, home: Path) -> Run:
 
 def test_a_script_is_submitted_to_the_host_with_its_folder(laptop: Run, home: Path) -> None:
     assert laptop("db", "init").returncode == 0
-    done = laptop("--json", "submit", "train.py", "--max-time", "1h", "--name", "mine", "--", "it's", "$HOME")
+    done = laptop(
+        "--json", "submit", "train.py", "--max-time", "1h", "--name", "mine", "--", "it's", "--config", "$HOME"
+    )
     assert done.returncode == 0, done.stderr
     shown = json.loads(laptop("queue", "show", "mine", "--json").stdout)["job"]["spec"]
-    assert shown["command"][-2:] == ["it's", "$HOME"]
+    assert shown["command"][-3:] == ["it's", "--config", "$HOME"]
     folder = Path(shown["code"]["source"])
     assert folder.is_relative_to(home)
     assert [path.name for path in folder.iterdir()] == ["train.py"]
