@@ -276,6 +276,9 @@ def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
         ) from None
 
 
+load = LocalPlatform  # the name that plug-ins of contract 1 know
+
+
 def sweep_environments(folder: Path, before: float) -> list[str]:
     """Remove environments not used since ``before`` (real UTC seconds) and unfinished ones; return their names.
 

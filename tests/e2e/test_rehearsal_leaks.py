@@ -32,7 +32,7 @@ start_from = {{ job = "main", at = "newest" }}
 [jobs.evaluation]
 command = ["{{python}}", "score.py"]
 set = "{items}"
-longest = "30m"
+longest = "2h"
 within = "off"
 
 [[jobs.gates]]
@@ -58,7 +58,7 @@ def rehearsed(folder: Path, corpus: str) -> tuple[Stage, Any]:
     ]
     items.write_text("".join(json.dumps({"id": f"item-{n}", "prompt": text}) + "\n" for n, text in enumerate(texts)))
     models = FAMILY + CHILD.format(code=code, items=items)
-    stage = Stage(folder, models=models, hours=4.0, scale=round(3_600 / slowness()))
+    stage = Stage(folder, models=models, hours=4.0, scale=round(480 / slowness()))
     stage.settings.write_text(stage.settings.read_text().replace("[corpus]\n", f"[corpus]\n{corpus}\n"))
     ended = stage.ended(stage.begin("--json"))
     stage.close()

@@ -38,7 +38,7 @@ ODD: list[Any] = [
 BASE: dict[str, Any] = {
     "daemon": {},
     "clock": {"scale": 2.0, "epoch": float(NOW), "origin": float(NOW)},
-    "corpus": {"rules": [{"command": ["true"]}]},
+    "corpus": {"rules": [{"command": ["true"]}], "weights": [{"path": "stdlib", "weight": 1}]},
     "retention": {},
     "report": {"smtp": {}, "slack": {}},
     "web": {},
