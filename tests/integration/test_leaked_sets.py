@@ -15,8 +15,9 @@ import pytest
 from jobs.corpus.build.build import build
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.read.sources import parse_source
-from jobs.spec import JobSpec, Mixture
+from jobs.spec import Input, JobSpec, Mixture
 from scheduler.service.outside.ports import Ports
+from scheduler.service.requests.stored import take_input
 from scheduler.service.versions.item_sets import lineage
 from scheduler.store import evaluations, generations, jobs, versions
 from scheduler.store.engine import Database
@@ -118,7 +119,7 @@ def test_what_is_not_here_is_not_called_clean(world: World, tmp_path: Path) -> N
     leaks = evidence(world)["leaks"]
     assert (leaks["share"], leaks["seen"]) == (None, 0)
     assert leaks["sentences"] == [
-        "ufm@1 not checked: it was trained on no corpus, and its inputs are not compared",
+        "ufm@1 not checked: it was trained on no corpus and on no input",
         "main at step 100 not checked: corpus 0123456789abcdef is not on this machine",
     ]
 
@@ -146,6 +147,65 @@ def test_each_corpus_that_a_job_had_before_counts(world: World, tmp_path: Path) 
             ("main at step 100", ""),
         ]
     assert world.states() == [(1, "rejected")]
+
+
+def give_input(world: World, folder: Path, name: str = "data", **source: str) -> None:
+    """Store an input of ufm, which is a folder of this machine unless ``source`` is given."""
+    wanted = Input(name, **source or {"source": str(folder)})  # type: ignore[arg-type] # texts all
+    stored = wanted if source else take_input(world.database, world.ports.artifacts, wanted, NOW, print)
+    with world.database.write() as tx:
+        jobs.change_spec(tx, "ufm", NOW, "ann", inputs=(stored,))
+
+
+def test_items_in_an_input_refuse_the_version_too(world: World, tmp_path: Path) -> None:
+    """Of a folder without train-*.jsonl all is compared but what is named as held out."""
+    begin(world, "", "")
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    lines = [{"prompt": f"Repeat number {number}.", "completion": text} for number, text in enumerate(TEXTS[:3])]
+    (pairs / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (pairs / "test.jsonl").write_text(json.dumps({"text": TEXTS[4]}) + "\n")
+    give_input(world, pairs)
+    judged(world, "a", passing(1.0))
+    assert world.states() == [(1, "rejected")]
+    first, second = evidence(world)["leaks"]["corpora"]
+    assert (first["input"], first["source"], first["seen"]) == ("data", str(pairs), 3)
+    assert first["items"]["item-0"]["source"] == "data/pairs.jsonl"
+    assert second["versions"] == ["main at step 100"]
+    assert evidence(world)["leaks"]["sentences"][0] == "ufm@1 saw 3 of 40 items (3 passage) in input data"
+
+
+def test_of_an_input_for_our_trainer_its_training_files_are_compared(world: World, tmp_path: Path) -> None:
+    clean = corpus(tmp_path, "two", [])
+    begin(world, "", clean)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train-0.jsonl").write_text(json.dumps({"text": OTHERS[0]}) + "\n")
+    (data / "notes.jsonl").write_text(json.dumps({"text": TEXTS[0]}) + "\n")
+    give_input(world, data)
+    with world.database.write() as tx:  # an input that it had before counts like the present one
+        jobs.change_spec(tx, "ufm", NOW, "ann", inputs=())
+    judged(world, "a", passing(1.0))
+    assert world.states() == [(1, "accepted")]
+    assert evidence(world)["leaks"]["sentences"][:2] == [
+        f"ufm@1 saw 0 of 40 items in corpus {clean}",
+        "ufm@1 saw 0 of 40 items in input data",
+    ]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_input_that_is_not_compared_says_why(world: World, tmp_path: Path, *, stored: bool) -> None:
+    begin(world, "", "")
+    weights = tmp_path / "base"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"weights")
+    give_input(world, weights, **({} if stored else {"source": "hf:nobody/nothing", "digest": "0" * 64}))
+    judged(world, "a", passing(1.0))
+    assert world.states() == [(1, "accepted")]
+    leaks = evidence(world)["leaks"]
+    assert leaks["share"] is None
+    why = "its input data holds the weights of a model" if stored else "its input data cannot be read: Missing: "
+    assert leaks["sentences"][0].startswith(f"ufm@1 not checked: {why}")
 
 
 def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from scheduler.cli.shell.output import share
 from scheduler.service.requests.checkpoint_files import new_folder
 from scheduler.service.requests.models import meant
 from scheduler.service.requests.queue import jobs_by_version
-from scheduler.service.versions.item_sets import leaks_of, lineage
+from scheduler.service.versions.item_sets import Trained, leaks_of, lineage, places_of
 from scheduler.store import events
 from scheduler.views.documents import corpus_json
 
@@ -220,12 +220,13 @@ def show_leaks(
         items = read_items(file).items
     except BadItems as error:
         raise InvalidInput(f"{file} is no test set", str(error), "docs/gates.md shows one") from None
+    trained: list[tuple[str, Trained]]
     if model is not None:
         with cli.app.database.read() as tx:
             trained = lineage(tx, meant(tx, model))
     else:
         trained = [("a job that trains on it", folder.open(folder.find(version or folder.current().version)).version)]
-    leaks = leaks_of(items, trained, folder)
+    leaks = leaks_of(items, trained, places_of(trained, folder))
     cli.out.data({"leaks": leaks})
     for sentence, row in zip(leaks["sentences"], leaks["corpora"], strict=True):
         cli.out.line(sentence)

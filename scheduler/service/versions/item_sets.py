@@ -1,15 +1,17 @@
 """Test sets of evaluations, and the leak check: items that a version or its ancestors were trained on.
 
-Reading a corpus takes a minute per million texts, and the index of the items some hundred megabytes, so the daemon uses
-a separate process for it.
+Reading training data takes a minute per million texts, and the index of the items some hundred megabytes, so the daemon
+uses a separate process for it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,34 +19,47 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from jobs.corpus.errors import CorpusError
+from jobs.corpus.errors import CorpusError, Findings
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.leaks import OF_EXCERPTS, SHARED, ItemIndex, text_of
 from jobs.corpus.manifest import CorpusManifest, rows_of
+from jobs.corpus.options import CorpusOptions
+from jobs.corpus.read.sources import Files, Loader
 from jobs.payload.scorers.items import Item, ItemSet, items_at
 from jobs.payload.store.manifest import sha256_file, split_key
-from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
+from jobs.payload.store.tree import LIMITS, LISTING, fetch_tree, parse_listing, remove_tree, tree_prefix
+from jobs.payload.trainers.tuning.data.reader import files
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
-from platforms.artifacts.base import BlobStore
+from platforms.artifacts.base import BlobStore, StoreUnreachable
+from scheduler.service.faults.isolation import why as error_text
 from scheduler.service.launch.inputs import KIND, bring, put_tree
 from scheduler.service.outside.child_process import ChildFailed, call_in_child
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
+from scheduler.store.errors import StoreFailure
 from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.versions import Version
 
 _SECONDS_MAX = 6 * 3_600.0
 _LISTED = 20  # reported items of a corpus, with their positions
-_CHANGES = 1_000  # keys of a job's definition that name corpora
+_CHANGES = 1_000  # keys of a job's definition that name corpora or inputs
 _ABSENT = "corpus {} is not on this machine"
-_NO_CORPUS = "it was trained on no corpus, and its inputs are not compared"
+_UNKNOWN = "it was trained on no corpus and on no input"
+_INPUT_BYTES_MAX = 4 << 30
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx")
+_HELD_OUT_FILE = re.compile(r"(?i)(held.?out|valid|eval|test)")
+
+Trained = str | Input
+"""What a version was trained on: a corpus by its name, or an input; "" if nothing is known."""
+Place = CorpusFolder | Path | str
+"""The folder in which a corpus is, that of the files of an input, or why neither is compared."""
 
 
-def lineage(tx: Connection, version: Version) -> list[tuple[str, str]]:
-    """Return (version, corpus) for the version and its ancestors and each of their corpora; corpus "" if unknown."""
-    result: list[tuple[str, str]] = []
+def lineage(tx: Connection, version: Version) -> list[tuple[str, Trained]]:
+    """Return (version, data) for the version and its ancestors and each of their corpora and inputs."""
+    result: list[tuple[str, Trained]] = []
     key: str | None = version.checkpoint
     visited: set[str] = set()
     while key is not None and key not in visited and (parts := split_key(key)):
@@ -53,22 +68,37 @@ def lineage(tx: Connection, version: Version) -> list[tuple[str, str]]:
         ancestor = versions.of_checkpoint(tx, key)
         began = generations.of_attempt(tx, job, attempt)
         name = ancestor.name if ancestor else f"{job} at step {step}"
-        result += [(name, corpus) for corpus in sorted(_corpora(tx, job, ancestor)) or [""]]
+        result += [(name, data) for data in _data_of(tx, job, ancestor) or [""]]
         key = ancestor.parent_key if ancestor else began.parent_key if began else None
     return result
 
 
-def _corpora(tx: Connection, job: str, version: Version | None) -> set[str]:
-    """Return all corpora that a job was pinned to until the version was created."""
+def _data_of(tx: Connection, job: str, version: Version | None) -> list[Trained]:
+    """Return all corpora that a job was pinned to until the version was created, and all inputs that it had."""
     record = jobs.find(tx, job)
     mixture = record.spec.mixture if record is not None else None
     corpora = {version.corpus} if version else {mixture.corpus if mixture else None}
+    inputs = {one.digest: one for one in record.spec.inputs} if record is not None else {}
     for event in events.tail(tx, limit=_CHANGES, kinds=("job.changed",), subject=job):
         if version is None or event.at <= version.created_at:
             for values in (event.data.get("old"), event.data.get("new")):
                 changed = values.get("mixture") if isinstance(values, Mapping) else None
                 corpora.add(changed.get("corpus") if isinstance(changed, Mapping) else None)
-    return {corpus for corpus in corpora if corpus}
+                earlier = values.get("inputs") if isinstance(values, Mapping) else None
+                inputs |= {one["digest"]: Input(**one) for one in earlier or ()}
+    return [*sorted(corpus for corpus in corpora if corpus), *(one for digest, one in inputs.items() if digest)]
+
+
+def places_of(trained: Sequence[tuple[str, Trained]], folder: CorpusFolder | None) -> dict[Trained, Place]:
+    """Return where the data of :func:`lineage` is, or why it is not compared, as inputs are unless they are fetched."""
+    here = folder.versions() if folder is not None else []
+
+    def place_of(data: Trained) -> Place:
+        if isinstance(data, Input):
+            return f"the daemon compares its input {data.name} when it judges a version"
+        return folder if folder is not None and data in here else _ABSENT.format(data) if data else _UNKNOWN
+
+    return {data: place_of(data) for _, data in trained}
 
 
 def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[str, Any]:
@@ -76,44 +106,61 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
     with ports.database.read() as tx:
         trained = lineage(tx, version)
         test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
-    folder = ports.corpora() if ports.corpora is not None else None
     items = items_of(ports, test_set).items
-    if not folder or {corpus for _, corpus in trained}.isdisjoint(folder.versions()):
-        return leaks_of(items, trained, None)
     held_out = test_set.source == HELD_OUT
     shared = OF_EXCERPTS if held_out else SHARED
-    try:
-        leaks: dict[str, Any] = call_in_child("leak check", _SECONDS_MAX, leaks_of, items, trained, folder, shared)
-    except ChildFailed as error:
-        return leaks_of(items, trained, None, failed=str(error))
+    places = places_of(trained, ports.corpora() if ports.corpora is not None else None)
+    with ExitStack() as fetched:
+        places |= {one: _fetched_input(ports, one, fetched) for one in places if isinstance(one, Input)}
+        if all(isinstance(place, str) for place in places.values()):
+            return leaks_of(items, trained, places)
+        try:
+            leaks: dict[str, Any] = call_in_child("leak check", _SECONDS_MAX, leaks_of, items, trained, places, shared)
+        except ChildFailed as error:
+            return leaks_of(items, trained, dict.fromkeys(places, str(error)))
     return {**leaks, "held_out": held_out}
+
+
+def _fetched_input(ports: Ports, wanted: Input, fetched: ExitStack) -> Path | str:
+    """Return the folder with an input's files, which ``fetched`` removes, or why it is not compared."""
+    try:
+        listing = ports.artifacts.read(f"{tree_prefix(wanted.kind, wanted.digest)}/{LISTING}", LIMITS.listing_bytes)
+        entries, _ = parse_listing(listing, LIMITS)
+        if any(entry.path.lower().endswith(_WEIGHTS) for entry in entries):
+            return f"its input {wanted.name} holds the weights of a model"
+        if sum(entry.bytes for entry in entries) > _INPUT_BYTES_MAX:
+            return f"its input {wanted.name} has more than {_INPUT_BYTES_MAX >> 30} GiB"
+        return fetched.enter_context(_files_of(ports, wanted))
+    except (StoreFailure, StoreUnreachable):
+        raise  # to be tried again
+    except Exception as error:  # noqa: BLE001 - whatever a client of the Hub raises, the version is judged
+        return f"its input {wanted.name} cannot be read: {error_text(error)}"
 
 
 def leaks_of(
     items: Mapping[str, Item],
-    trained: Sequence[tuple[str, str]],
-    folder: CorpusFolder | None,
+    trained: Sequence[tuple[str, Trained]],
+    places: Mapping[Trained, Place],
     shared: float = SHARED,
-    failed: str = "",
 ) -> dict[str, Any]:
-    """Return the items that occur in the corpora of :func:`lineage`, in plain JSON types.
+    """Return the items that occur in the data of :func:`lineage`, in plain JSON types.
 
-    ``share`` is None if nothing could be compared; ``leaked`` are the ids of all items that were seen. A corpus that
-    was not compared has ``why``: it is not in ``folder``, or its reading ``failed``. ``shared`` is the share of an item
-    that a text contains.
+    ``share`` is None if nothing could be compared; ``leaked`` are the ids of all items that were seen. What was not
+    compared has ``why``. For ``places`` see :func:`places_of`; ``shared`` is the share of an item that a text contains.
     """
-    here = folder.versions() if folder is not None else []
-    index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if here else {}, shared)
+    compared = not all(isinstance(place, str) for place in places.values())
+    index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if compared else {}, shared)
     leaked: set[str] = set()
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
-    for corpus in dict.fromkeys(corpus for _, corpus in trained):
-        versions_of_it = [name for name, other in trained if other == corpus]
-        row: dict[str, Any] = {"corpus": corpus, "versions": versions_of_it}
+    for data, place in places.items():
+        names = [name for name, other in trained if other == data]
+        where = {"input": data.name, "source": data.source} if isinstance(data, Input) else {"corpus": data}
+        row: dict[str, Any] = {**where, "versions": names}
         rows.append(row)
-        who, why = " and ".join(versions_of_it), failed or (_ABSENT.format(corpus) if corpus else _NO_CORPUS)
+        who, why = " and ".join(names), place
         try:
-            seen_in = index.seen_in(_texts(folder.open(corpus))) if folder is not None and corpus in here else None
+            seen_in = None if isinstance(place, str) else index.seen_in(_texts(data, place))
         except CorpusError as error:
             seen_in, why = None, str(error)
         if seen_in is None:
@@ -124,17 +171,29 @@ def leaks_of(
         kinds = Counter(leak["kind"] for leak in seen_in.values())
         row |= {"seen": len(seen_in), "kinds": kinds, "items": dict(islice(seen_in.items(), _LISTED))}
         by_kind = f" ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})" if kinds else ""
-        sentences.append(f"{who} saw {len(seen_in)} of {len(items)} items{by_kind} in corpus {corpus}")
+        of_what = f"input {data.name}" if isinstance(data, Input) else f"corpus {data}"
+        sentences.append(f"{who} saw {len(seen_in)} of {len(items)} items{by_kind} in {of_what}")
     share = len(leaked) / len(items) if any("seen" in row for row in rows) else None
     counts = {"items": len(items), "seen": len(leaked), "share": share}
     return {**counts, "leaked": sorted(leaked), "sentences": sentences, "corpora": rows}
 
 
-def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
-    """Yield source and text of all training texts; a mixture only repeats some of them."""
-    for shard in corpus.train:
-        for row in rows_of(corpus.folder, shard):
-            yield row["source"], row["text"]
+def _texts(data: Trained, place: CorpusFolder | Path) -> Iterator[tuple[str, str]]:
+    """Yield source and text of all training texts; a mixture only repeats some of those of a corpus.
+
+    Of an input these are the files that our trainer reads, or else all but those that are named as held out.
+    """
+    if isinstance(place, CorpusFolder):
+        corpus = place.open(str(data))
+        for shard in corpus.train:
+            for row in rows_of(corpus.folder, shard):
+                yield row["source"], row["text"]
+        return
+    loader = Loader(Findings(), CorpusOptions(), place)
+    for path in files(place, "train-*") or [place]:
+        for document in loader.load(Files(path)):
+            if not _HELD_OUT_FILE.match(Path(document.source).name):
+                yield document.source, document.text
 
 
 # Test sets: the one that a definition names, or one made of the held-out texts of a corpus.
@@ -188,16 +247,23 @@ def items_of(ports: Ports, test_set: Input) -> ItemSet:
 
     Raises BadItems, BadListing, StoreError, OSError.
     """
-    digest = test_set.digest
-    if test_set.kind != KIND:
-        bring(ports, test_set)
+    with _files_of(ports, test_set) as folder:
+        return items_at(folder)
+
+
+@contextmanager
+def _files_of(ports: Ports, wanted: Input) -> Iterator[Path]:
+    """Yield a temporary folder with the files of an input. Raises BadListing, StoreError, OSError."""
+    digest = wanted.digest
+    if wanted.kind != KIND:
+        bring(ports, wanted)
         with ports.database.read() as tx:
-            digest = trees.copies(tx)[test_set.digest]
+            digest = trees.copies(tx)[wanted.digest]
     with tempfile.TemporaryDirectory(prefix="schedctl-set-") as scratch:
-        target = Path(scratch) / "test set"
+        target = Path(scratch) / wanted.name
         try:
             fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
-            return items_at(target)
+            yield target
         finally:
             remove_tree(target)
 
