@@ -166,11 +166,11 @@ class Definition:
             return table
         if not any(str(word).endswith(_TRAINER) for word in command):
             return table
-        from jobs.advice.job import advised
+        from jobs.advice.job import estimate
         from jobs.problem import NotFound
 
         try:
-            advice = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
+            advice = estimate([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
         except NotFound as error:
             if "steps_per_hour" not in left_out:
                 return table

@@ -1,4 +1,4 @@
-"""Needs and speed of a job that uses our trainer, derived from its command line."""
+"""Estimates of the needs and the speed of a job that uses our trainer, derived from its command line."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from jobs.spec import JobSpec, Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
-"""The card for which a job's speed is given by default."""
+# The GPU for which the speed of a job is estimated by default.
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
-_OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
+_ZERO_OPTIONS = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
 _DEVICES_MAX = 4
-_SAVED_SECONDS = 60  # minimum time for a checkpoint
-_STORED_BYTES = 50_000_000  # bytes per second into a remote store, until it is measured
-_FOR_TPUS = re.compile(rb"^\s*(import|from)\s+(jax|flax|torch_xla)\b", re.MULTILINE)
+_SAVE_SECONDS_MIN = 60  # minimum time for a checkpoint
+_UPLOAD_BYTES_PER_SECOND = 50_000_000  # assumed bytes per second into a remote store, until they are measured
+_TPU_IMPORTS = re.compile(rb"^\s*(import|from)\s+(jax|flax|torch_xla)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
-    """Estimates for a job that has not run: needs, steps per hour on REFERENCE, gain of devices, seconds per save."""
+class JobEstimate:
+    """Estimates for a job that has not run. ``steps_per_hour`` is the speed on one REFERENCE.
+
+    ``device_speedup`` is the factor on the speed for 1, 2, ... devices; ``checkpoint_seconds`` is the time of one save.
+    """
 
     needs: Needs
     steps_per_hour: float
@@ -39,11 +42,11 @@ class Advised:
     checkpoint_seconds: int
 
 
-def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None:
-    """Return the estimates for a job; None if it does not use our trainer, or its command line is not understood.
+def estimate(command: Sequence[str], inputs: Mapping[str, str]) -> JobEstimate | None:
+    """Return the estimates for a job; None if it does not use our trainer, or has options without a formula.
 
-    ``inputs`` are sources by name. Needs are minima: if memory is short the trainer takes single rows with gradient
-    checkpointing, and it chooses fp16 or bf16 by the device. Raises NotFound for an unknown model.
+    ``inputs`` are sources by name. The needs are minima: if memory is short, the trainer reduces its batch to one row,
+    uses gradient checkpointing, and chooses fp16 or bf16 by the device. Raises NotFound for an unknown model.
     """
     setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
     if setup is None:
@@ -58,33 +61,33 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     gains = gains_of(priced("", shared, card, Wishes())) if most > 1 else [1.0]
     needs = Needs(devices_min=setup.devices, devices_max=most, vram_gib=gib, dtype="fp16")
     rounded = tuple(max(1.0, round(gain, 2)) for gain in gains)
-    saving = max(_SAVED_SECONDS, ceil(storage_of(setup).checkpoint / _STORED_BYTES))
-    return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded, saving)
+    saving = max(_SAVE_SECONDS_MIN, ceil(storage_of(setup).checkpoint / _UPLOAD_BYTES_PER_SECOND))
+    return JobEstimate(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded, saving)
 
 
 def could_use_tpu(spec: JobSpec) -> bool:
-    """Return whether a job that names no TPU has a script that imports JAX or torch_xla; scripts are read here."""
+    """Return whether a job that asks for GPUs has a script that imports JAX or torch_xla. Reads the scripts."""
     if spec.code is None or spec.needs.accelerator != "gpu":
         return False
     scripts = [Path(spec.code.source, word) for word in spec.command if word.endswith(".py")]
     with suppress(OSError):
-        return any(_FOR_TPUS.search(read_bounded(script)) for script in scripts if script.is_file())
+        return any(_TPU_IMPORTS.search(read_bounded(script)) for script in scripts if script.is_file())
     return False
 
 
 def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:
-    """Return a job's set-up on one device of a card; None if it is unknown."""
-    return _placed(tuple(command), tuple(sorted(inputs.items())), card)
+    """Return a job's set-up on one GPU of a model, ``card``; None if it is unknown."""
+    return _setup_on_card(tuple(command), tuple(sorted(inputs.items())), card)
 
 
 def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
-    """Return which part is too large for a card, and the nearest setting that fits; "" if the set-up is unknown."""
-    return _misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
+    """Return what needs the most memory on a GPU, and the nearest setting that fits; "" if the set-up is unknown."""
+    return _cached_misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
 
 
-# Cached: every cycle and page asks for each job and pool, and the answers never change.
+# Cached, because every cycle and page needs the result for each job and pool, and it never changes.
 @lru_cache(maxsize=8_192)
-def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Setup | None:
+def _setup_on_card(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Setup | None:
     try:
         setup = setup_of(command, inputs)
     except NotFound:
@@ -93,7 +96,7 @@ def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
 
 
 @lru_cache(maxsize=8_192)
-def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card, devices: int) -> str:
+def _cached_misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card, devices: int) -> str:
     try:
         setup = setup_of(command, inputs)
     except NotFound:
@@ -109,7 +112,7 @@ def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
 
 
 def on_card(setup: Setup, card: Card) -> Setup:
-    """Return the set-up as the trainer adapts it to a card: number format, and smaller parts if memory is short."""
+    """Return the set-up as the trainer adapts it to a GPU: number format, and smaller batches if memory is short."""
     stack = setup.stack if card.compiles else STACKS["finetune"]
     fitted = replace(setup, precision=card.precision, stack=stack)
     while memory_of(fitted).gib > card.usable_gib and (fitted.batch > 1 or not fitted.checkpointing):
@@ -123,14 +126,14 @@ def on_card(setup: Setup, card: Card) -> Setup:
 
 @lru_cache(maxsize=1_024)
 def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> Setup | None:
-    """Return the set-up of our trainer's command line; None for another or invalid one. Raises NotFound."""
+    """Return the set-up that a command line of our trainer gives; None for other command lines. Raises NotFound."""
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None
     options = options_of(command[start + 1 :])
     if options.get("--stage", "sft") != "sft":
-        return None  # the formulas are for supervised training; other stages need more
-    if options.keys() & _OF_ZERO:
+        return None  # the formulas are for supervised training; other stages need more memory
+    if options.keys() & _ZERO_OPTIONS:
         return None  # its memory depends on the machine and on all devices, not on one card
     model = options.get("--model", "")
     if model.startswith("input:"):
@@ -170,7 +173,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Return the options with their values, from ``--name value`` and ``--name=value``."""
+    """Return the values of options by name, from ``--name value`` and ``--name=value``."""
     result: dict[str, str] = {}
     for place, word in enumerate(words):
         if word.startswith("--"):

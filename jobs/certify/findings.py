@@ -1,15 +1,16 @@
-"""Findings: what a resumed run may do wrong, what that means, and how to repair it."""
+"""Findings: the possible errors of a resumed run, each with its level and its repair."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 EXACT, SAME_STATE, INEXACT, FAILED = LEVELS = ("E0", "E1", "E2", "failed")
-"""Bit for bit; the same but for the noise that the script has without a resume; another training; something is lost."""
+# E0: the resumed run is bit-identical. E1: it differs only by the noise of two runs without a resume.
+# E2: it trains differently. failed: steps or state are lost.
 
 
 class Repair(NamedTuple):
-    """The level of a kind of finding, and how to repair it."""
+    """The level of a kind of finding, and its repair."""
 
     level: str
     remedy: str
@@ -43,7 +44,7 @@ REPAIRS = {
 
 
 class ResumeFinding(NamedTuple):
-    """One thing that is wrong; ``log`` is the line that shows it."""
+    """One error of a resumed run; ``log`` is the log line that shows it."""
 
     kind: str
     message: str
@@ -51,10 +52,10 @@ class ResumeFinding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """How grave it is, as in LEVELS."""
+        """The level of its kind, one of LEVELS."""
         return REPAIRS[self.kind].level
 
 
 def worst(levels: list[str]) -> str:
-    """Return the worst of some levels, E0 of none."""
+    """Return the worst of the levels; E0 if there are none."""
     return max(levels, key=LEVELS.index, default=EXACT)

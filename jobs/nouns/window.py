@@ -1,4 +1,4 @@
-"""Windows: half-open intervals of UTC seconds, and the calendars that make them.
+"""Windows: half-open intervals of UTC seconds, and the calendars that define them.
 
 A window is never computed by adding 86,400 seconds to a local time, because a calendar day has 23, 24 or 25 hours. Each
 local boundary is converted to UTC, so that consecutive windows cover time without gap or overlap in every zone.
@@ -44,7 +44,7 @@ class Window:
         return max(0, min(self.end, end) - max(self.start, start))
 
 
-EVER = Window(0, 253_370_764_800)  # until the year 9999: the last whose dates can be shown
+EVER = Window(0, 253_370_764_800)  # ends with the year 9998, so that datetime can represent its end in every zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,15 @@ class Calendar:
         first, following = self._days_around(start)
         begins = self._boundary(first)
         while begins < end:
-            while (ends := self._boundary(following)) <= begins:  # a day that the zone left out
+            while (
+                ends := self._boundary(following)
+            ) <= begins:  # the zone skipped a day at the date line
                 following = self._next(following)
             yield Window(begins, ends)
             begins = ends
 
     def _days_around(self, instant: int) -> tuple[date, date]:
-        """Return the days with which the window that contains ``instant`` and the following one begin."""
+        """Return the first days of the window that contains ``instant`` and of the next window."""
         day = datetime.fromtimestamp(instant, _zone(self.zone)).date()
         first = self._first_day(day)
         if self._boundary(first) > instant:
@@ -112,7 +114,7 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class AllTime(Calendar):
-    """The calendar of a quota that never renews: one window with every instant."""
+    """The calendar of a quota that never renews: one window that contains every instant."""
 
     period: Period = "month"
 
@@ -141,7 +143,7 @@ class DailyHours:
     weekdays: frozenset[int] = frozenset(range(7))
 
     def __str__(self) -> str:
-        from jobs.duration import DAYS  # with what it needs, of no use to most
+        from jobs.duration import DAYS  # imported here, since few callers need it
 
         days = "" if len(self.weekdays) == 7 else ",".join(DAYS[day][:3].title() for day in sorted(self.weekdays)) + " "
         return f"{days}{clock_of(self.start)}-{clock_of(self.end)} {self.zone}"

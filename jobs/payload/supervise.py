@@ -1,4 +1,4 @@
-"""Run the lanes of a session in separate processes, so that none affects another."""
+"""The supervisor: runs each lane of a session in its own process, so that lanes do not affect each other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .log import log
 
 EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-# The part of the stop margin in which a hanging lane is killed and its result is written for it.
-_MARGIN_LAST = 0.1
+# The last part of the stop margin: then the supervisor kills a hanging lane and writes its result.
+_KILL_FRACTION = 0.1
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``LAUNCH.JSON [--lane INDEX]``; the exit status is 0 if every lane has a result."""
+    """Run the lanes of ``LAUNCH.JSON [--lane INDEX]``; return the exit status, 0 if every lane has a result."""
     match arguments:
         case [path]:
             only = None
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     orders = [order for order in launch.lanes if only in (None, order.lane)]
     orders += launch.free_lanes if only is None else ()
     if len(orders) == 1:
-        return EXIT_OK if _live(launch, orders[0]) else EXIT_NO_RESULT
+        return EXIT_OK if _run_chain(launch, orders[0]) else EXIT_NO_RESULT
     if not orders:
         log(None, f"{path} has no lane {only}")
         return EXIT_BAD_LAUNCH
@@ -50,7 +50,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
-    """Run each lane in a forked process, which avoids an interpreter start for each."""
+    """Run each lane in a forked process, which needs no start of an interpreter; return the exit status.
+
+    A lane exits when its read end of the pipe, ``leash``, reports that the supervisor has ended.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     leash, hold = os.pipe()
     alive: dict[int, LaneOrder] = {}
@@ -58,10 +61,10 @@ def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            _be_lane(launch, order, leash, hold)
+            _run_forked(launch, order, leash, hold)
         alive[pid] = order
     os.close(leash)
-    give_up_at = launch.deadline - _MARGIN_LAST * launch.stop_margin_seconds
+    give_up_at = launch.deadline - _KILL_FRACTION * launch.stop_margin_seconds
     complete = True
     while alive:
         event = signal.sigtimedwait(_WATCHED, max(0.0, launch.clock.wall_seconds_until(give_up_at)))
@@ -78,20 +81,20 @@ def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
     return EXIT_OK if complete else EXIT_NO_RESULT
 
 
-def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
-    """Run one lane in the forked process; never returns."""
+def _run_forked(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
+    """Run one lane in the forked process, and exit."""
     code = EXIT_NO_RESULT
     try:
         os.setpgid(0, 0)
         os.close(hold)
-        code = EXIT_OK if _live(launch, order, leash) else EXIT_NO_RESULT
+        code = EXIT_OK if _run_chain(launch, order, leash) else EXIT_NO_RESULT
     except BaseException:  # noqa: BLE001 - the process ends here in any case
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
-def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
+def _run_chain(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
     """Run one lane, then each lane that continues after it; return whether all have a result."""
     complete = True
     until: float | None = launch.clock.now() + (launch.chain.wait_seconds if launch.chain else 0.0)
@@ -108,7 +111,7 @@ def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
 
 
 def _has_result(launch: Launch, order: LaneOrder) -> bool:
-    """Ensure that a lane whose process has ended has a result and gets no further order."""
+    """Close the chain of a lane whose process has ended, write a missing result, and return whether it has a result."""
     launch, order = newest(launch, order)
     refuse_orders(launch, order)
     if not order.job:

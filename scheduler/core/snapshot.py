@@ -26,10 +26,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class HourShare:
-    """A job's share of the device hours of its ``group``, which is named after the job that keeps the rest.
+    """A job's share of the device hours of its ``group``, which has the name of the job that gets the unassigned rest.
 
-    ``part`` is from 0 to 1. ``seconds`` are the device seconds that the job received so far, including those of a live
-    run in full; ``of_seconds`` are those of the whole group.
+    ``part`` is the target share, from 0 to 1. ``seconds`` are the device seconds of the job so far, with the full
+    length of a live run; ``of_seconds`` are those of the whole group.
     """
 
     group: str
@@ -45,12 +45,12 @@ class HourShare:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """An open job as the planner's input; running jobs included.
+    """An open job, possibly running, as the planner's input.
 
     ``done_step`` counts checkpointed steps only. ``blocked`` is set for a job that must not start at all, for example
     one on hold. ``running`` is the run ID of its live run. ``rates``, ``setup_seconds`` (from launch to first step) and
-    ``checkpoint_seconds`` have an entry for each pool that the job may use, by name. The sigmas are their relative
-    spreads between sessions, for pools where they are not exact.
+    ``checkpoint_seconds`` are keyed by the pools that the job may use. ``setup_sigma`` and ``checkpoint_sigma`` are
+    relative standard deviations between sessions; a pool with exact values has none.
     """
 
     name: str
@@ -66,7 +66,7 @@ class JobView:
     gate: Gate | None = None
     not_before: int | None = None
     retry_at: int | None = None
-    last_error: str = ""  # last line of the failure because of which it waits until ``retry_at``
+    last_error: str = ""  # last line of the error message after which it waits until ``retry_at``
     deadline: int | None = None
     blocked: Reason | None = None
     running: str | None = None
@@ -76,19 +76,19 @@ class JobView:
     reference_rate: float = 0.0  # steps per second of the reference device; 0: of the fastest pool
     setup_sigma: Mapping[str, float] = field(default_factory=dict)
     checkpoint_sigma: Mapping[str, float] = field(default_factory=dict)
-    misfit: str = ""  # what is too large for every pool, and what would fit, by the adviser
+    misfit: str = ""  # why it fits no pool, and the nearest setting that fits; "" if it fits
     urgency: float = 1.0  # factor on the priority, higher for a job that is close to its end
-    kind: str = ""  # its kind in Arrivals; empty: its name
+    kind: str = ""  # the key of its history in Arrivals; empty: its name
 
     def why_not_before(self, release: int) -> str:
-        """Return why the job may not start before ``release``; a message appends "until" and the instant."""
+        """Return why the job may not start before ``release``, as a text to which "until" and the instant are added."""
         if release != self.retry_at:
             return "not to start"
         return f"waits after a failure ({self.last_error})" if self.last_error else "waits after a failure"
 
     @property
     def importance(self) -> float:
-        """The value of a useful hour on the reference device."""
+        """The value of a productive hour on the reference device: priority times urgency."""
         return self.weight * self.urgency
 
     @property
@@ -104,7 +104,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A run with a quota hold: its session is [start, deadline), its hold ends at ``held_until``.
+    """A run with reserved quota: its session is [start, deadline), and quota is reserved until ``held_until``.
 
     ``devices`` is the sum over its lanes.
     """
@@ -119,7 +119,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool with its charges, live runs and observed limits. ``closed_until`` is set while it must not be used."""
+    """A pool with its charges, live runs and observed limits. ``closed_until`` is set while the pool is closed."""
 
     pool: Pool
     charges: tuple[Charge, ...] = ()
@@ -131,9 +131,10 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When jobs of one kind were added, oldest first; ``latest`` is the last of them, without any trained step.
+    """The times at which jobs of one kind were added, oldest first, in seconds UTC.
 
-    ``expected`` are the instants at which the user expects the next ones, soonest first; they replace the forecast.
+    ``latest`` is the last of these jobs, with no step done. ``expected`` are the times at which the user expects the
+    next jobs, soonest first; they replace the forecast.
     """
 
     kind: str
@@ -144,7 +145,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a plan depends on. ``finished`` is the completed fraction of parents that are no longer open.
+    """Everything that a plan depends on. ``finished`` has the completed fraction of parents that are no longer open.
 
     ``arrivals`` is the history of the queue, from which the next jobs of each kind are forecast.
     """

@@ -26,8 +26,8 @@ from scheduler.store.lease import current
 from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify
 
-# Interval of the checks whether the old database is still open: a killed process keeps its files open for a moment.
-_LOOKS, _BETWEEN_LOOKS_SECONDS = 20, 0.1
+# Retries while another process has the old database open: a killed process keeps its files open for a moment.
+_TRIES, _RETRY_SECONDS = 20, 0.1
 
 
 class BackupFailed(StoreFailure):
@@ -40,9 +40,9 @@ class BackupFailed(StoreFailure):
 def backup(db: Database, target: Path) -> None:
     """Write a consistent copy to ``target``; an older file is replaced only by a complete, checked copy.
 
-    SQLite: a database file that stands alone. PostgreSQL: the custom format of ``pg_dump``. Raises StoreFailure.
+    SQLite: a single file without a write-ahead log. PostgreSQL: ``pg_dump``'s custom format. Raises StoreFailure.
     """
-    with _whole(target) as partial:
+    with _replacing(target) as partial:
         if db.path is None:
             _dump(db, partial)
         else:
@@ -60,9 +60,9 @@ def restore(source: Path, target: Path) -> None:
     """
     if not source.is_file():
         raise StoreFailure("no backup", str(source), "there is no such file", "Give the path of a backup")
-    if not source.stat().st_size:  # reading a file of the kernel, which reports no size, may wait for ever
+    if not source.stat().st_size:  # also a kernel file, which has size 0 and whose read may block for ever
         raise BackupFailed(str(source), "it is empty", "Give the path of a backup")
-    with _failures_told(source):
+    with _translated_errors(source):
         try:
             _check(source)
         except sqlite3.DatabaseError as error:
@@ -71,20 +71,20 @@ def restore(source: Path, target: Path) -> None:
                 remedy = "Give another file; the database is unchanged"
                 raise DatabaseCorrupt("not restored", str(source), why, remedy) from None
             raise
-    with _whole(target) as partial:
+    with _replacing(target) as partial:
         shutil.copyfile(source, partial)
         _check(partial)
-        # The next daemon first looks for sessions launched after the backup was made, before it launches any itself.
+        # This due entry makes the next daemon look for sessions launched after the backup before it launches any.
         with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
             connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
-        _retire(target)
+        _close_old(target)
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
+def _replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary file, readable by its owner only, that replaces ``target`` when the body succeeds."""
     partial = target.with_name(f".{target.name}.partial")
-    with _failures_told(target):
+    with _translated_errors(target):
         partial.unlink(missing_ok=True)
         try:
             partial.touch(mode=0o600, exist_ok=False)
@@ -120,14 +120,14 @@ def _check(path: Path) -> None:
         raise newer_database(str(path), revision, REVISIONS[-1])
 
 
-def _retire(target: Path) -> None:
-    """Merge the old write-ahead log into the old file: a log left behind would be replayed onto the new file."""
+def _close_old(target: Path) -> None:
+    """Merge the old write-ahead log into the old file: SQLite would replay a remaining log onto the new file."""
     beside = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
     if target.exists():
-        looks = 1
-        while (error := _fold(target)) is not None and looks < _LOOKS:
-            pause(_BETWEEN_LOOKS_SECONDS)
-            looks += 1
+        tries = 1
+        while (error := _merge_log(target)) is not None and tries < _TRIES:
+            pause(_RETRY_SECONDS)
+            tries += 1
         if error is not None:
             remedy = "Stop the daemon and every schedctl, then restore again"
             raise DatabaseBusy("database is in use", str(target), str(error), remedy)
@@ -135,8 +135,8 @@ def _retire(target: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _fold(target: Path) -> sqlite3.DatabaseError | None:
-    """Turn the old database into a single file; return the error if it is in use. A damaged one stays unchanged."""
+def _merge_log(target: Path) -> sqlite3.DatabaseError | None:
+    """Merge the log into the old database; return the error if it is in use. A damaged database stays unchanged."""
     try:
         with closing(sqlite3.connect(target, timeout=0)) as old:
             _make_single_file(old)
@@ -171,7 +171,7 @@ def _dump(db: Database, target: Path) -> None:
 
 
 @contextmanager
-def _failures_told(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
@@ -183,7 +183,7 @@ def _failures_told(path: Path) -> Iterator[None]:
         raise BackupFailed(str(path), error.strerror or str(error), "Check the folder and its disk") from error
 
 
-# Move: copy all rows into an empty database, on another server if wanted, and compare both before the commit.
+# Move: copy all rows into an empty database, perhaps on another server, and compare both before the commit.
 _BATCH_ROWS = 1_000
 _APPEND_ONLY = {"ledger", "events", "verdicts"}
 _NEXT_ID = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)")
@@ -226,7 +226,7 @@ def move(source: Database, url: str) -> dict[str, int]:
 
 
 def _copy(old: Connection, new: Connection, table: Table) -> int:
-    if table.name not in _APPEND_ONLY:  # append-only ones are empty; others may have rows from migrations
+    if table.name not in _APPEND_ONLY:  # append-only tables are empty; migrations may have filled others
         new.execute(delete(table))
     copied = 0
     for rows in _batches(old, table):
@@ -254,7 +254,7 @@ def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
 
 
 def _digest(tx: Connection, table: Table) -> tuple[int, str]:
-    """Return the number of rows of a table, and a digest that does not depend on their order."""
+    """Return the number of rows of a table, and a digest of the rows that does not depend on their order."""
     total, count = 0, 0
     for rows in _batches(tx, table):
         for row in rows:

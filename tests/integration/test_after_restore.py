@@ -19,7 +19,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.late_sessions import AHEAD
-from scheduler.service.launch.launch_document import note_lanes, noted_lanes
+from scheduler.service.launch.launch_document import store_lanes, stored_lanes
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, ledger, runs
@@ -126,7 +126,7 @@ def test_a_job_that_reached_its_target_since_the_backup_is_done(world: SimpleNam
 def noted(world: SimpleNamespace, key: str, *planned_lanes: tuple[str, int]) -> None:
     """Note the lanes of a session, as the daemon did before it launched it."""
     lanes = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(planned_lanes))
-    note_lanes(world.store, Run(key, "desk", lanes, NOW, NOW + 7_200, NOW + 7_300, Reserved(NOW)))
+    store_lanes(world.store, Run(key, "desk", lanes, NOW, NOW + 7_200, NOW + 7_300, Reserved(NOW)))
 
 
 def test_a_second_lane_that_has_not_reported_yet_is_known_by_the_note_of_the_launch(world: SimpleNamespace) -> None:
@@ -231,7 +231,7 @@ def test_who_shares_a_session_is_noted_before_its_platform_is_called(
     real = world.ports.platforms["desk"].launch
 
     def launch(request: LaunchRequest, now: int) -> Any:
-        asked.append(noted_lanes(world.store, request.key))
+        asked.append(stored_lanes(world.store, request.key))
         return real(request, now)
 
     monkeypatch.setattr(world.ports.platforms["desk"], "launch", launch)

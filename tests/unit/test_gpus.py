@@ -32,7 +32,7 @@ def test_the_mean_of_the_lanes_own_gpus_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter
 ) -> None:
     tool(tmp_path, monkeypatch, "echo '0, 80, 1024'; echo '1, 40, 2048'; echo '2, 100, 9000'")
-    GpuWatch(meter, [0, 1], 0).look()
+    GpuWatch(meter, [0, 1], 0).sample()
     assert meter.telemetry["gpu_busy"] == pytest.approx(0.6)
     assert meter.gpu_memory_bytes == 2048 << 20
 
@@ -42,7 +42,7 @@ def test_the_memory_that_a_command_names_itself_comes_first(
 ) -> None:
     tool(tmp_path, monkeypatch, "echo '0, 80, 1024'")
     meter.feed({"step": 1, "gpu_memory_bytes": 5}, 0.0)
-    GpuWatch(meter, [0], 0).look()
+    GpuWatch(meter, [0], 0).sample()
     assert meter.gpu_memory_bytes == 5
 
 
@@ -57,7 +57,7 @@ def test_power_is_added_and_throttling_is_a_share_of_the_samples(
             monkeypatch,
             f"echo '0, 80, 1024, 70.25, 0x0'; echo '1, 40, 2048, 60, {reasons}'; echo '2, 9, 9, 9, 0x8'",
         )
-        watch.look()
+        watch.sample()
         assert meter.telemetry["gpu_watts"] == 130.25
         assert meter.telemetry["gpu_throttled"] == pytest.approx(throttled)
 
@@ -69,7 +69,7 @@ def test_what_a_card_does_not_report_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter, words: str
 ) -> None:
     tool(tmp_path, monkeypatch, words)
-    GpuWatch(meter, [0], 0).look()
+    GpuWatch(meter, [0], 0).sample()
     assert (set(meter.telemetry.values()), meter.gpu_memory_bytes) == ({None}, None)
 
 
@@ -77,7 +77,7 @@ def test_a_card_without_power_reports_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter
 ) -> None:
     tool(tmp_path, monkeypatch, "echo '0, 41, 1024, [N/A], [N/A]'")
-    GpuWatch(meter, [0], 0).look()
+    GpuWatch(meter, [0], 0).sample()
     known = {name: value for name, value in meter.telemetry.items() if value is not None}
     assert (known, meter.gpu_memory_bytes) == ({"gpu_busy": 0.41}, 1 << 30)
 
@@ -96,7 +96,7 @@ def test_a_driver_is_asked_only_for_fields_that_it_knows(
     tool(tmp_path, monkeypatch, words)
     watch = GpuWatch(meter, [0], 0)
     for _ in range(2):
-        watch.look()
+        watch.sample()
         assert (meter.telemetry["gpu_watts"], meter.telemetry["gpu_throttled"]) == (70.0, throttled)
 
 
@@ -106,7 +106,7 @@ def test_a_driver_that_fails_leaves_the_meter_alone(
 ) -> None:
     tool(tmp_path, monkeypatch, f"exit {code}")
     with pytest.raises(subprocess.CalledProcessError):
-        GpuWatch(meter, [0], 0).look()
+        GpuWatch(meter, [0], 0).sample()
     assert set(meter.telemetry.values()) == {None}
 
 

@@ -1,1 +1,1 @@
-"""Documents to a corpus: deduplicated, tagged, clustered, split."""
+"""Build a corpus from documents: deduplicate, tag, cluster and split them."""

@@ -1,6 +1,6 @@
 """Chains: a lane whose job has ended polls the artifact store for the order of the next job while time is left.
 
-The daemon creates the order once, under a key that names the previous lane, so exactly one process takes it.
+The daemon creates the order once, under a key that names the previous lane, so exactly one process runs it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .failure import ErrorClass
 from .launch import FORMAT, LaneOrder, Launch, read_order
 from .status import encode, lane_prefix
 
-_ASK_SECONDS, _ASK_WALL_SECONDS = 10.0, 0.1
+_POLL_SECONDS, _POLL_WALL_SECONDS_MIN = 10.0, 0.1
 _NO_LANE = -1  # only a stop of all lanes applies here, not a stop of the previous job
 _STOPS = {signal.SIGTERM, signal.SIGINT}
-# These errors concern the session rather than the job, so no job continues in it.
-_OF_SESSION: frozenset[ErrorClass | None] = frozenset({"wrong_device", "device", "network", "store"})
+# Errors of the session rather than of the job: no other job continues in this session.
+_SESSION_ERRORS: frozenset[ErrorClass | None] = frozenset({"wrong_device", "device", "network", "store"})
 
 
 def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float) -> int | None:
-    """Return until when (scheduled seconds) an ended lane waits for an order; None if it does not wait."""
-    if launch.chain is None or ending.outcome == "preempted" or ending.error_class in _OF_SESSION:
+    """Return the scheduled second until which an ended lane waits for an order; None if it does not wait."""
+    if launch.chain is None or ending.outcome == "preempted" or ending.error_class in _SESSION_ERRORS:
         return None
     try:
         if read_stop(transport, launch.run, _NO_LANE) is not None:
@@ -44,15 +44,15 @@ def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float
 def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: int | None) -> Launch | None:
     """Return the launch document for the job that continues after ``before``; None if there is none.
 
-    While other lanes of the session run, waiting costs nothing and continues beyond ``until``; on devices without a
-    lane it ends when those lanes end.
+    While other lanes of the session run, waiting costs nothing and goes on after ``until``. Devices that have had no
+    job wait only while those lanes run. The process exits if the supervisor's end of the pipe ``leash`` is closed.
     """
     if launch.chain is None or until is None:
         return None
     transport, clock = launch.transport(), launch.clock
     key, latest = _key(launch, before), launch.closing_at - launch.chain.least_seconds
     wait = launch.chain.wait_seconds if before.job else 0.0
-    pause = max(_ASK_WALL_SECONDS, clock.wall_seconds(min(_ASK_SECONDS, launch.heartbeat_seconds)))
+    pause = max(_POLL_WALL_SECONDS_MIN, clock.wall_seconds(min(_POLL_SECONDS, launch.heartbeat_seconds)))
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     log(before.lane, "waits for another job to continue here")
     while True:
@@ -65,7 +65,7 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
             data = transport.read(key)
             following = read_order(data, launch, before)
             if following is not None:
-                _note(launch, before, data)
+                _store_order(launch, before, data)
                 order = following.lanes[0]
                 log(before.lane, f"{order.job} continues in this session, as lane {order.lane}")
             return following
@@ -86,15 +86,15 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
 
 
 def newest(launch: Launch, order: LaneOrder) -> tuple[Launch, LaneOrder]:
-    """Return the launch document and order of the last job that continued after ``order``, as its lane noted them."""
+    """Return launch document and order of the last job that continued after ``order``, from the session's files."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        while (following := read_order(_place(launch, order).read_bytes(), launch, order)) is not None:
+        while (following := read_order(_order_file(launch, order).read_bytes(), launch, order)) is not None:
             launch, order = following, following.lanes[0]
     return launch, order
 
 
 def refuse_orders(launch: Launch, order: LaneOrder) -> None:
-    """Write that no job continues after a lane whose process has ended, replacing any order."""
+    """Replace any order for a lane whose process has ended by the statement that no job continues after it."""
     if launch.chain is not None:
         closed = {"format": FORMAT, "run": launch.run, "after": order.lane, "lane": None}
         try:
@@ -107,19 +107,19 @@ def _key(launch: Launch, before: LaneOrder) -> str:
     return f"{lane_prefix(launch.run, before.lane)}/next.json"
 
 
-def _note(launch: Launch, before: LaneOrder, data: bytes) -> None:
-    """Prepare the folder of the next job, and note its order for the supervisor, in case this process is killed."""
+def _store_order(launch: Launch, before: LaneOrder, data: bytes) -> None:
+    """Clear the folders for the next job, and store its order for the supervisor, in case this process is killed."""
     for name in ("checkpoints", "command", "parent", "resume"):
         shutil.rmtree(launch.lane_dir(before) / name, ignore_errors=True)
-    _place(launch, before).write_bytes(data)
+    _order_file(launch, before).write_bytes(data)
 
 
-def _place(launch: Launch, order: LaneOrder) -> Path:
+def _order_file(launch: Launch, order: LaneOrder) -> Path:
     return launch.work_dir / f"after-{order.lane}.json"
 
 
 class SessionBusy:
-    """A lock held by a lane's process while its job runs, visible to the other lanes."""
+    """A shared file lock that a lane's process holds while its job runs, so that other lanes see that it runs."""
 
     def __init__(self, launch: Launch) -> None:
         self._handle = _lock_file(launch)

@@ -29,15 +29,15 @@ from .status import LaneStatus
 
 
 class Prepared(NamedTuple):
-    """What was prepared for the command."""
+    """The inputs of a lane's command: devices, folders and secrets."""
 
     devices: tuple[str, ...]
-    data: str  # folder of its data; empty: none
-    inputs: Mapping[str, str]  # folders of its inputs, by variable
+    data: str  # folder of the training data; empty: none
+    inputs: Mapping[str, str]  # folders of the inputs, by environment variable
     restored: Restored
-    parent: str  # folder of the weights to initialise from; empty: none, or it resumes
-    environment: Path | None  # environment of its own packages; None: only those of the image
-    secrets: Mapping[str, str]  # secrets by variable
+    parent: str  # folder of the weights to initialise from; empty: none, or the job resumes
+    environment: Path | None  # virtual environment with the job's packages; None: it uses those of the image
+    secrets: Mapping[str, str]  # by environment variable
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: LaneStatus) -> Prepared:
@@ -102,7 +102,10 @@ PURPOSE = "input."  # prefix of purposes that are inputs; the rest is the name
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
-    """Return the folders of a lane's inputs, by variable; ``token`` None: the environment's. Raises Failure."""
+    """Return the folders of a lane's inputs, by environment variable. Raises Failure.
+
+    ``token`` is the Hub's; None: that of the environment.
+    """
     result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
@@ -121,9 +124,9 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
             return str(mounted.folder)
         report_size = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
-        opens = os.environ.get("HF_TOKEN", "") if token is None else token
+        hub_token = os.environ.get("HF_TOKEN", "") if token is None else token
         source = (
-            hub.fetch_repository(transport, prefix, target, report_size, opens)
+            hub.fetch_repository(transport, prefix, target, report_size, hub_token)
             if kind == hub.KIND
             else fetch_tree(transport, prefix, target, report_size)
         )
@@ -138,16 +141,16 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
     return str(target)
 
 
-# The output of a command without checkpoints becomes the only checkpoint of its job. Files with plain names are stored
-# below ``output``. What a checkpoint cannot store as a file (a link, an odd name, a folder too deep) is put into
-# ``output.tar`` beside it, so that nothing is lost.
+# The output of a command without checkpoints becomes the only checkpoint of its job. Files with valid names are stored
+# below ``output``. Entries that a checkpoint cannot store as files (links, unusual names, too deep folders) are packed
+# into ``output.tar`` beside it, so that nothing is lost.
 OUTPUT = "output"
 _ARCHIVE = "output.tar"
 _FILES_MAX = 9_000  # files in one checkpoint; the others are archived
 
 
 class Gathered(NamedTuple):
-    """Numbers of stored files, archived ones among them; ``skipped`` are entries that no archive can hold."""
+    """Numbers of stored files, of archived files among them, and of ``skipped`` entries that no archive can hold."""
 
     files: int
     archived: int
@@ -162,39 +165,39 @@ def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
     output, target = command_folder / OUTPUT, partial / OUTPUT
     if output.is_dir() and not output.is_symlink():
         output.rename(target)
-    files, odd, skipped = _sorted_out(partial, target)
-    if odd:
+    files, to_archive, skipped = _classify_output(partial, target)
+    if to_archive:
         with tarfile.open(partial / _ARCHIVE, "w", format=tarfile.PAX_FORMAT) as archive:
-            for path in odd:
+            for path in to_archive:
                 archive.add(path, path.relative_to(partial).as_posix(), recursive=False)
-        for path in odd:
+        for path in to_archive:
             path.unlink()
     (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": {}}))
     partial.rename(checkpoints / f"step-{step:08d}")
-    return Gathered(files + len(odd), len(odd), skipped)
+    return Gathered(files + len(to_archive), len(to_archive), skipped)
 
 
-def _sorted_out(partial: Path, target: Path) -> tuple[int, list[Path], int]:
-    """Return the number of files to store, the files to archive, and the number of removed entries."""
-    files, odd, skipped = 0, [], 0
-    for path in _files(target):
+def _classify_output(partial: Path, target: Path) -> tuple[int, list[Path], int]:
+    """Return the number of files to store, the entries to archive, and the number of removed entries."""
+    files, to_archive, skipped = 0, [], 0
+    for path in _entries(target):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
             path.chmod(status.st_mode | stat.S_IRUSR)
             if files < _FILES_MAX and valid_component_name(path.relative_to(partial).as_posix()):
                 files += 1
             else:
-                odd.append(path)
+                to_archive.append(path)
         elif stat.S_ISLNK(status.st_mode):
-            odd.append(path)
+            to_archive.append(path)
         else:
             path.unlink()
             skipped += 1
-    return files, odd, skipped
+    return files, to_archive, skipped
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield all entries that are not folders, sorted by name; also links to folders."""
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield all entries except folders, sorted by name; links to folders are entries."""
     for place, inner, names in os.walk(folder):
         here = folder / place
         inner.sort()
@@ -207,40 +210,40 @@ def _files(folder: Path) -> Iterator[Path]:
 
 # The GPUs of a lane: whether they are the expected ones, their utilisation and memory.
 _TOOL = "nvidia-smi"
-_NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
-_USE = "index,utilization.gpu,memory.used,power.draw"
-# Drivers before 535 know only the second name of the reasons why clocks are low, newer ones may drop it.
-_REASONS = (",clocks_event_reasons.active", ",clocks_throttle_reasons.active", "")
-# Of these reasons: heat, and the slowdown and power brake of the hardware. The usual limit of power (0x4) does not
-# count: an H200 works at it whenever it is busy.
+_NAMES_QUERY = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
+_FIELDS = "index,utilization.gpu,memory.used,power.draw"
+# Drivers before 535 know only the second name of this field, and newer drivers may remove that name.
+_REASON_FIELDS = (",clocks_event_reasons.active", ",clocks_throttle_reasons.active", "")
+# The reasons that count as throttling: heat, and the hardware's slowdown and power brake. The software power limit
+# (0x4) does not count, because a busy H200 always runs at it.
 _THROTTLED = 0xE8
-_UNKNOWN_FIELD = 2  # exit code
+_UNKNOWN_FIELD = 2  # exit code of nvidia-smi
 _ANSWER_SECONDS = 60
-_EVERY_SECONDS = 60.0
+_INTERVAL_SECONDS = 60.0
 
 
 def check_devices(expected: Devices | None) -> tuple[str, ...]:
-    """Return the names of the devices. Raises Failure if they are not the ``expected`` ones; None: no check."""
+    """Return the names of the devices, () if ``expected`` is None. Raises Failure if they are not the expected ones."""
     if expected is None:
         return ()
     try:
-        lines = _ask(_NAMES)
+        lines = _run_tool(_NAMES_QUERY)
     except (OSError, subprocess.SubprocessError) as error:
         raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, but: {error}") from None
     names = tuple(line.strip() for line in lines if line.strip())
     # The same card is NvidiaTeslaT4 for platforms and Tesla T4 for the driver.
-    wanted = _plain(expected.name)
-    if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
+    wanted = _normalised(expected.name)
+    if len(names) < expected.number or not all(_normalised(name) == wanted for name in names):
         raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
     return names
 
 
 class GpuWatch:
-    """Reports the state of a lane's devices by nvidia-smi to a meter once a minute; nothing without that tool."""
+    """Reads the state of a lane's devices from nvidia-smi once a minute for a meter; does nothing without that tool."""
 
     def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
         self._meter, self._devices, self._lane = meter, frozenset(devices), lane
-        self._reasons = list(_REASONS)
+        self._reasons = list(_REASON_FIELDS)
         self._throttled: list[bool] = []  # by sample
         self._ended = threading.Event()
 
@@ -254,9 +257,9 @@ class GpuWatch:
 
     def _watch(self) -> None:
         logged = False
-        while not self._ended.wait(_EVERY_SECONDS):
+        while not self._ended.wait(_INTERVAL_SECONDS):
             try:
-                self.look()
+                self.sample()
             except FileNotFoundError:
                 return  # no NVIDIA driver here
             except (OSError, subprocess.SubprocessError) as error:
@@ -264,8 +267,8 @@ class GpuWatch:
                     log(self._lane, f"nvidia-smi does not report the use of the GPUs: {error}")
                 logged = True
 
-    def look(self) -> None:
-        """Report what the GPUs report: a field that one does not know is left out. Raises OSError, SubprocessError."""
+    def sample(self) -> None:
+        """Send one sample to the meter, without fields that a GPU does not support. Raises OSError, SubprocessError."""
         rows = [line.split(",") for line in self._query()]
         ours = [[_number(cell) for cell in row[1:]] for row in rows if _number(row[0]) in self._devices]
         busy, memory, watts, reasons = (
@@ -283,7 +286,7 @@ class GpuWatch:
 
     def _query(self) -> list[str]:
         try:
-            return _ask((_TOOL, f"--query-gpu={_USE}{self._reasons[0]}", "--format=csv,noheader,nounits"))
+            return _run_tool((_TOOL, f"--query-gpu={_FIELDS}{self._reasons[0]}", "--format=csv,noheader,nounits"))
         except subprocess.CalledProcessError as error:
             if error.returncode != _UNKNOWN_FIELD or not self._reasons[1:]:
                 raise
@@ -291,7 +294,7 @@ class GpuWatch:
             return self._query()
 
 
-def _ask(words: tuple[str, ...]) -> list[str]:
+def _run_tool(words: tuple[str, ...]) -> list[str]:
     answer = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
     return answer.stdout.splitlines()
 
@@ -304,5 +307,5 @@ def _number(cell: str) -> float | None:
     return float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None
 
 
-def _plain(name: str) -> str:
+def _normalised(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")

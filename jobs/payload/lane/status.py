@@ -33,7 +33,7 @@ class PendingCheckpoint(NamedTuple):
     target_step: int
 
     def send(self) -> PublishedManifest:
-        """Publish it; raises what ``publish`` raises."""
+        """Publish the checkpoint; raises the errors of ``publish``."""
         if self.step > self.target_step:
             raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
         now = self.launch.clock.now
@@ -41,25 +41,25 @@ class PendingCheckpoint(NamedTuple):
 
 
 class UploadQueue:
-    """Chooses the next checkpoint to publish, by step; removes a folder when a newer one is in the store."""
+    """Chooses the next checkpoint to publish, by step; removes a folder when a newer checkpoint is in the store."""
 
     def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
         self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
-        self._done: set[Path] = set()  # published, or given up
-        self._rejected = False  # the last one tried can never be published
+        self._done: set[Path] = set()  # folders that were published or given up
+        self._rejected = False  # whether the last checkpoint that was tried is invalid
         self._known_good: frozenset[str] = frozenset()
         self.restored: Manifest | None = None
-        self.newest: Manifest | None = None  # newest one in the store from this lane, or the restored one
-        self.held_back_from: int | None = None  # from this step on nothing is published: the loss is not finite
+        self.newest: Manifest | None = None  # this lane's newest checkpoint in the store, or the restored one
+        self.held_back_from: int | None = None  # first step that is not published, since the loss is not finite
 
     def start_from(self, manifest: Manifest | None) -> None:
-        """Note the checkpoint from which training resumes; all its components were verified."""
+        """Record the checkpoint from which training resumes; all its components were verified."""
         self.restored = self.newest = manifest
         if manifest:
             self._known_good = frozenset(part.sha256 for part in manifest.components)
 
     def pending(self) -> dict[int, Path]:
-        """Return the finished checkpoints that are newer than the newest in the store, oldest first."""
+        """Return the folders of finished checkpoints above the newest step in the store, by step, oldest first."""
         pending = {}
         for step, folder in finished_steps(self._folder).items():
             if folder in self._done:
@@ -73,14 +73,14 @@ class UploadQueue:
         return pending
 
     def held_back(self) -> str:
-        """Return why a finished checkpoint is not published, "" if none is held back."""
+        """Return why finished checkpoints are not published; "" if none is held back."""
         least = self.held_back_from
         if least is None or all(step < least for step in finished_steps(self._folder)):
             return ""
         return f"the loss is no number since step {least}, and what was saved since is not kept"
 
     def next_checkpoint(self, meter: LaneMeter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
-        """Return the checkpoint to publish next: in order, or the newest if time or space is short."""
+        """Return the checkpoint to publish next: the oldest, or the newest if time or space is short."""
         pending = self.pending()
         if not pending:
             return None
@@ -100,14 +100,17 @@ class UploadQueue:
         )
 
     def accept(self, folder: Path, published: PublishedManifest) -> None:
-        """Note that a folder is in the store."""
+        """Record that the checkpoint of a folder is in the store."""
         self._done.add(folder)
         self._rejected = False
         self._known_good |= published.digests
         self.newest = published.manifest
 
     def reject(self, folder: Path) -> bool:
-        """Note a folder that cannot be published; return whether it is the second one in a row (removed ones aside)."""
+        """Record that a folder cannot be published; return whether that happened twice in a row.
+
+        A folder that the command has removed does not count.
+        """
         self._done.add(folder)
         before, self._rejected = self._rejected, folder.is_dir()
         return before and self._rejected
@@ -138,9 +141,9 @@ class LaneStatus:
         self.phase: Phase = "starting"
         self.bad_manifests: Sequence[tuple[str, str]] = ()
         self.devices: Sequence[str] = ()
-        self.command_at: int | None = None  # when the command was started
-        self.longest_quiet = 0.0  # durations between new steps, in seconds
-        self.trouble = ""  # present problem that may pass: a full disk, a store that does not answer
+        self.command_at: int | None = None  # when the command was started, in seconds UTC
+        self.longest_quiet = 0.0  # longest time between two reported steps, in seconds
+        self.trouble = ""  # current problem that may be temporary: a full disk, a store that does not answer
 
     @property
     def prefix(self) -> str:
@@ -182,7 +185,7 @@ class LaneStatus:
 def result(
     heartbeat: Mapping[str, Any], ending: Ending, started_at: float, trained_seconds: float, now: float
 ) -> dict[str, Any]:
-    """Return a result: the last heartbeat with the ending."""
+    """Return the result document: the last heartbeat with the ending."""
     return {
         **heartbeat,
         "at": int(now),
@@ -197,7 +200,7 @@ def result(
 
 
 def leave_result(transport: Transport, prefix: str, folder: Path, document: bytes, lane: int) -> bool:
-    """Write a result to store, last heartbeat and folder; return False if both store and folder failed."""
+    """Write a result to the store, the last heartbeat and the folder; return False if store and folder both failed."""
     left = False
     try:
         if not transport.publish_new(f"{prefix}/result.json", document):

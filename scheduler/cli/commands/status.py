@@ -36,7 +36,7 @@ def status(
         cli.out.warn(f"the newest plan: {warning}", in_data=True)
     for section in sections(overview, cli.out):
         if section.title == OVER and overview.live and not everything:
-            continue  # what runs matters more on one screen
+            continue  # leave the rows to live sessions
         rows, hidden = cut(section, len(section.rows) if everything else _ROWS[section.title])
         cli.out.line()
         cli.out.line(section.title)

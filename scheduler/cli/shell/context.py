@@ -73,9 +73,9 @@ class Cli:
     @cached_property
     def plain(self) -> Output:
         """Like ``out``, but usable if the settings are invalid; times are in UTC."""
-        from scheduler.cli.shell.exits import known_to
+        from scheduler.cli.shell.exits import redactor_for
 
-        return self._output("UTC", known_to(self.options))
+        return self._output("UTC", redactor_for(self.options))
 
     def _output(self, zone: str, redact: Redactor) -> Output:
         only = tuple(name.strip().lower() for name in self.options.columns.split(",") if name.strip())

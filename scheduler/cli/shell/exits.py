@@ -50,7 +50,7 @@ def meanings() -> dict[Exit, str]:
 
 @cache
 def codes() -> dict[str, Exit]:
-    """Return the exit code of each class of errors, by its full name: the modules need not be imported."""
+    """Return the exit code of each error class, by its full name, so that the classes need not be imported."""
     return {kind: Exit[name] for name, entry in _table().items() for kind in entry.get("errors", ())}
 
 
@@ -59,7 +59,7 @@ class UsageFault(UserError):
 
 
 def pair_of(option: str, words: str, form: str, *, empty: bool = False) -> tuple[str, str]:
-    """Return name and value of ``NAME=VALUE``; ``empty`` allows an empty value. Raises UsageFault with the ``form``."""
+    """Return name and value of ``NAME=VALUE``; ``empty`` allows an empty value. Raises UsageFault with ``form``."""
     name, equals, value = words.partition("=")
     if not (name and equals and (value or empty)):
         raise UsageFault(f"{option} {words} cannot be read", "it has two parts", f"Write it as {form}")
@@ -83,12 +83,12 @@ def code_of(error: BaseException) -> Exit:
     return Exit.BUG
 
 
-def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = ()) -> int:
-    """Write an error to standard error, as JSON if asked for, and return the exit code.
+def report(error: BaseException, options: GlobalOptions, arguments: Sequence[str] = ()) -> int:
+    """Write an error to standard error, as JSON with ``--json``, and return the exit code.
 
-    ``words`` are the arguments of the command line: a URL among them may hold a password to redact.
+    ``arguments`` are the arguments of the command line, which may contain a URL with a password to redact.
     """
-    error = _explained(error, options)
+    error = _root_cause(error, options)
     code = code_of(error)
     if code is Exit.INTERRUPTED:
         return code
@@ -96,7 +96,7 @@ def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = 
         # The interpreter flushes standard output once more at exit; that must not raise or print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code
-    redact = known_to(options, words)
+    redact = redactor_for(options, arguments)
     if options.debug:
         import traceback
 
@@ -116,14 +116,14 @@ def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = 
 
 
 def document_of(error: BaseException, options: GlobalOptions) -> dict[str, Any]:
-    """Return an error as the document that ``--json`` writes, for callers that send it elsewhere."""
-    error = _explained(error, options)
-    own = getattr(error, "document", None)  # set by a command that has already reported its error
-    return own if isinstance(own, dict) else _document(error, code_of(error))
+    """Return an error as the document that ``--json`` writes, for callers that transmit it."""
+    error = _root_cause(error, options)
+    reported = getattr(error, "document", None)  # set by a command that has already reported its error
+    return reported if isinstance(reported, dict) else _document(error, code_of(error))
 
 
-def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redactor:
-    """Return a redactor for the secrets in settings, environment and ``words``; works with unreadable settings."""
+def redactor_for(options: GlobalOptions, arguments: Sequence[str] = ()) -> Redactor:
+    """Return a redactor for the secrets in settings, environment and ``arguments``; unreadable settings are ignored."""
     from config.errors import ConfigError
     from config.known_secrets import KnownSecrets
     from config.layers import read_layers
@@ -132,11 +132,11 @@ def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redactor:
         values = read_layers(options.config).values
     except (ConfigError, OSError):
         values = {}  # unreadable settings: the error about them shows no values
-    return KnownSecrets(values, os.environ, words)
+    return KnownSecrets(values, os.environ, arguments)
 
 
-def _explained(error: BaseException, options: GlobalOptions) -> BaseException:
-    """Return the cause of an unexpected error: damaged rows of the database if there are any, otherwise the error."""
+def _root_cause(error: BaseException, options: GlobalOptions) -> BaseException:
+    """Return the database damage that caused an unexpected error; without damage, return the error itself."""
     # A damaged time outside the range of the calendar raises OSError with EOVERFLOW.
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
@@ -166,14 +166,14 @@ def _document(error: BaseException, code: Exit) -> dict[str, Any]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of the error; that of a usage error ends with the command that shows the help."""
-    say = getattr(error, "format_message", None)
-    if say is None:
+    """Return the message of an error; for a usage error it ends with the command that shows the help."""
+    format_message = getattr(error, "format_message", None)
+    if format_message is None:
         words = str(error)
         return words[:-1] if words.endswith("?.") else words
     context = getattr(error, "ctx", None)
     if context is None or type(error).__name__ == "NoArgsIsHelpError":
-        return str(say()).rstrip()
+        return str(format_message()).rstrip()
     from scheduler.cli.shell.parser_words import sentence
 
     words = sentence(error)

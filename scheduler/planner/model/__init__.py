@@ -1,1 +1,1 @@
-"""What plans are made of: jobs, pools and what these have left, sessions and what they are worth."""
+"""The planner's model: jobs, pools with their free capacity, sessions, and the value of a session."""

@@ -33,7 +33,7 @@ from scheduler.service.facts.apply import LINGERS_SECONDS
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report, record_late
 from scheduler.service.faults.isolation import isolated_run
-from scheduler.service.launch.launch_document import noted_lanes, put_stop_flag, stop_flag_key
+from scheduler.service.launch.launch_document import put_stop_flag, stop_flag_key, stored_lanes
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, conditions, due, events, jobs, ledger, prices, runs, watched
@@ -313,7 +313,7 @@ def _noted_lanes(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Noted
     lanes_by_key: dict[str, _NotedLanes] = {}
     for session in sessions:
         try:
-            lanes_by_key[session.key] = noted_lanes(ports.artifacts, session.key)
+            lanes_by_key[session.key] = stored_lanes(ports.artifacts, session.key)
         except StoreUnreachable as error:
             ports.log.warning("lanes.unknown", run=session.key, why=str(error))
             return None

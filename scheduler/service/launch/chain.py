@@ -34,7 +34,7 @@ from scheduler.service.facts.snapshot import gives_secrets, load_snapshot
 from scheduler.service.faults.isolation import apart
 from scheduler.service.launch.inputs import trees_of
 from scheduler.service.launch.launch import launch_request, new_lane, order_of, pin_parent, prepare
-from scheduler.service.launch.launch_document import FORMAT, note_lanes
+from scheduler.service.launch.launch_document import FORMAT, store_lanes
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, limits, runs, trees
 
@@ -249,7 +249,7 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
         order, free = order_of(tx, [lane.job]), _free_lanes(tx, run)
     before = max((other for other in (*run.lanes, *free) if lane.continues(other)), key=lambda other: other.index)
     try:
-        note_lanes(ports.artifacts, run)
+        store_lanes(ports.artifacts, run)
         launch = launch_request(ports, replace(run, lanes=(lane,)), order).launch
     except (StoreError, ConfigError) as error:
         ports.log.warning("order.failed", run=run.key, lane=lane.index, why=str(error))

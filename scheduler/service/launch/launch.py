@@ -34,9 +34,9 @@ from scheduler.service.faults.places import QUOTA_DENIED, LaunchNews, Obstacle, 
 from scheduler.service.launch.inputs import trees_of, with_data, with_inputs
 from scheduler.service.launch.launch_document import (
     launch_document,
-    note_lanes,
     package_trees,
     stop_flag_key,
+    store_lanes,
     with_packages,
 )
 from scheduler.service.outside import border
@@ -293,7 +293,7 @@ def _launch_one(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) ->
 def _call_platform(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) -> None:
     kept_back = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
     try:
-        note_lanes(ports.artifacts, run)
+        store_lanes(ports.artifacts, run)
         request = launch_request(ports, run, order)
     except StoreError as error:
         # The platform has not been called yet, so this is as good as a refusal.

@@ -1,4 +1,4 @@
-"""The launch document for the payload, with packages and lanes. docs/your-own-training.md has the contract."""
+"""The launch document: what the payload runs in a session. docs/your-own-training.md has the contract."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
 ) -> dict[str, Any]:
     """Return the launch document of a run as plain JSON types; mappings are keyed by job name.
 
-    ``chain`` is how long an ended lane waits for the next job, and which devices are free; None: no orders.
+    ``chain`` has how long an ended lane waits for the next job, and the free devices; None: no job may follow.
     """
     device = pool.options.get("expected_device")  # not checked for pools without devices, such as rehearsals on a CPU
     return {
@@ -75,7 +75,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
-                "packages": told_packages(lane, specs[lane.job], pool),
+                "packages": lane_packages(lane, specs[lane.job], pool),
                 "parent": parents.get(lane.job, ""),
                 "stall": dict(stalls[lane.job]),
             }
@@ -107,9 +107,9 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
     }
 
 
-# Packages: the locks of the jobs of a session, and the wheels for sessions without a package index.
+# Packages: the lock file of each job, and its wheels for sessions that cannot reach a package index.
 def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
-    """Return the store folders of a job's lock, and of its wheels if sessions on the pool need them."""
+    """Return the store folders of a job's lock file, and of its wheels if sessions on the pool need them."""
     image = _image(spec, pool)
     if spec.requirements is None or image.target is None:
         return {}
@@ -118,8 +118,8 @@ def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
     return {"lock": lock_prefix(digest), **wheels}
 
 
-def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
-    """Return the packages of a lane for the launch document; None if it uses only those of the image."""
+def lane_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
+    """Return the packages of a lane for the launch document; None if it needs only those of the image."""
     lock = lane.trees.get("lock")
     target = _image(spec, pool).target if lock else None
     if lock is None or target is None:
@@ -128,20 +128,20 @@ def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | Non
 
 
 def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return the placements whose wheels, if needed, are in the store; the others are fetched in the background."""
+    """Return the placements that can be launched; wheels that others need are stored in the background."""
     with ports.database.read() as tx:
         specs = {lane.job: jobs.get(tx, lane.job).spec for placement in due for lane in placement.lanes}
 
     def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
-        wanted: dict[str, Callable[[], bool]] = {}
+        storing: dict[str, Callable[[], bool]] = {}
         for spec in (specs[lane.job] for lane in placement.lanes):
             image = _image(spec, ports.pools[placement.pool])
             if spec.requirements is not None and image.target is not None and not image.internet:
                 lock = spec.requirements.digest
-                put = partial(_put_wheels, ports, lock, image, spec.environment)
+                store = partial(_store_wheels, ports, lock, image, spec.environment)
                 name = f"{spec.name} for {image.target}"
-                wanted[name] = partial(succeeds, ports, "wheels.unavailable", put, lock=lock)
-        return wanted
+                storing[name] = partial(succeeds, ports, "wheels.unavailable", store, lock=lock)
+        return storing
 
     return ready(ports, "wheels", due, needs)
 
@@ -150,8 +150,8 @@ def _image(spec: JobSpec, pool: Pool) -> Image:
     return image_of(pool.platform, options_for(spec, pool.platform, pool.options))
 
 
-def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> None:
-    """Store the wheels of a lock, unless they exist; their list is written last and shows that all are complete.
+def _store_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> None:
+    """Store the wheels of a lock file, unless they are stored; their list is written last and marks them as complete.
 
     Raises BadLock, NoWheel, RequirementsError, Refused, StoreError, OSError.
     """
@@ -166,39 +166,39 @@ def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, s
     pins = parse_lock(ports.artifacts.read(f"{lock_prefix(lock)}/{LOCK}", LOCK_BYTES_MAX), lock).targets[target]
     tell("fetches them from the package index")
     with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
-        carried = [pin for pin in pins if not image.has(pin.name)]
-        files = download(carried, image.target, Path(folder), variables) if carried else []
+        needed = [pin for pin in pins if not image.has(pin.name)]
+        files = download(needed, image.target, Path(folder), variables) if needed else []
         with ports.write() as tx:
             trees.note(tx, "wheels", wheels_digest(lock, target), None)
-        named = {}
+        digests = {}
         for number, file in enumerate(files):
             tell(f"stores them, {number} of {len(files)}")
-            named[file.name] = sha256_file(file)
-            ports.artifacts.create(f"{prefix}/{named[file.name]}", file)
-        ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(named))
+            digests[file.name] = sha256_file(file)
+            ports.artifacts.create(f"{prefix}/{digests[file.name]}", file)
+        ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(digests))
 
 
 # Lanes of a session, stored in the artifact store before its launch.
 #
-# A launch key names the first job only. After the restore of a backup that is older than the launch, the daemon reads
-# here which other jobs have a lane in the session, before any of them has reported or saved.
-_NOTE_BYTES = 1 << 20
+# A run ID names the first job only. After the restore of a backup that is older than the launch, the daemon reads here
+# which other jobs have a lane in the session, even if none of them has sent a heartbeat or saved a checkpoint.
+_LANES_BYTES_MAX = 1 << 20
 
 
-def note_lanes(artifacts: BlobStore, run: Run) -> None:
-    """Store the lanes of ``run``; nothing for a single job. Idempotent. Raises StoreError."""
+def store_lanes(artifacts: BlobStore, run: Run) -> None:
+    """Store the lanes of ``run`` if it has several. Idempotent. Raises StoreError."""
     if len(run.lanes) > 1:
         lanes = [{"lane": lane.index, "job": lane.job, "attempt": lane.attempt} for lane in run.lanes]
         artifacts.put(_lanes_key(run.key), json.dumps({"lanes": lanes}).encode())
 
 
-def noted_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
-    """Return job and attempt by lane, as stored for a launch key; empty if nothing was stored.
+def stored_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
+    """Return job and attempt by lane, as stored for a run; empty if nothing was stored. ``key`` is the run ID.
 
     Raises StoreError, and ValueError for an invalid document.
     """
     try:
-        note = read_json(artifacts.read(_lanes_key(key), _NOTE_BYTES))
+        note = read_json(artifacts.read(_lanes_key(key), _LANES_BYTES_MAX))
         planned_lanes = {lane["lane"]: (lane["job"], lane["attempt"]) for lane in note["lanes"]}
     except Missing:
         return {}
@@ -214,12 +214,12 @@ def _lanes_key(key: str) -> str:
     return f"runs/{key}/lanes.json"
 
 
-# The stop flag: the object in the artifact store that asks a session, or one lane of it, to save and leave.
+# The stop flag: the object in the artifact store that asks a session, or one lane of it, to save and exit.
 def stop_flag_key(run: str) -> str:
-    """Return the key of the stop flag of a launch key."""
+    """Return the object key of the stop flag of a run ID."""
     return f"runs/{run}/stop"
 
 
 def put_stop_flag(artifacts: BlobStore, run: str, why: str, lane: int | None = None) -> None:
-    """Ask one lane to stop, or all of the run. Raises StoreError."""
+    """Ask one lane of the run to stop; None: all lanes. Raises StoreError."""
     artifacts.put(stop_flag_key(run), json.dumps({"reason": why, "lane": lane}).encode())

@@ -15,7 +15,7 @@ from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.run import Lane
 from scheduler.service.launch.inputs import trees_of, with_inputs
-from scheduler.service.launch.launch_document import package_trees, told_packages, with_packages
+from scheduler.service.launch.launch_document import lane_packages, package_trees, with_packages
 from scheduler.service.requests import queue
 from scheduler.service.requests.stored import keep_code, keep_lock, take_input
 from scheduler.store import jobs as job_rows
@@ -139,7 +139,7 @@ def test_a_session_imports_a_package_that_its_image_lacks(
         "command": ["{python}", "-c", "import light; print('has', light.VERSION)"],
         "environment": index,
         "trees": found,
-        "packages": told_packages(Lane(0, "ufm", 1, (), None, trees=found), spec, pool),
+        "packages": lane_packages(Lane(0, "ufm", 1, (), None, trees=found), spec, pool),
     }
     (tmp_path / "index").rename(tmp_path / "elsewhere") if internet == "off" else None
     account.adapter().launch(account.request("uff-ufm-0001", "", **lane), account.now())

@@ -23,7 +23,7 @@ from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.run import Lane
-from scheduler.service.launch.launch_document import package_trees, told_packages, with_packages
+from scheduler.service.launch.launch_document import lane_packages, package_trees, with_packages
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.service.requests.stored import keep_code, keep_lock, take_input
@@ -139,7 +139,7 @@ def packages_of(ports: Ports, file: Path, monkeypatch: pytest.MonkeyPatch) -> di
     spec = replace(wanted, requirements=keep_lock(ports.database, ports.artifacts, wanted, ports.pools, 0))
     queue.add(ports.database, [spec], 0, "test")
     until(lambda: with_packages(ports, [Placement("pool", 0, 3_600, (PlannedLane("lm", 1, 10),))]), "the wheels")
-    told = told_packages(Lane(0, "lm", 1, (), None, trees=package_trees(spec, pool)), spec, pool)
+    told = lane_packages(Lane(0, "lm", 1, (), None, trees=package_trees(spec, pool)), spec, pool)
     assert told is not None
     return told
 

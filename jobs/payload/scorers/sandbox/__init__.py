@@ -1,1 +1,1 @@
-"""The sandbox for code that a model wrote: no network, no files but given ones, limits that end what exceeds them."""
+"""The sandbox for code that a model wrote: no network, listed files only, and resource limits that kill the process."""

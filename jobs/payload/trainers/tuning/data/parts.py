@@ -1,7 +1,7 @@
-"""The reader of records, of trainers, corpora and item sets: JSON lines and arrays, CSV, TSV, Parquet and Arrow.
+"""The reader of records for trainers, corpora and item sets: JSON lines and arrays, CSV, TSV, Parquet and Arrow.
 
-A file is read in constant memory, a record at a time. Damage costs the damaged record alone, and where that cannot be,
-the rest of the file. Each user decides what becomes of a record with a fault.
+A file is read record by record in constant memory. Damage loses only the damaged record or, where the next record
+cannot be located, the rest of the file. The caller decides how to handle a record with a fault.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .contents import COMPRESSED, Utf16AsUtf8, decompressed, is_text, is_utf16, 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLES = (".parquet", ".arrow")
 JSON_KINDS = (".jsonl", ".ndjson", ".json")
-KINDS = (*JSON_KINDS, *DELIMITERS, *TABLES)  # of files of records; all but tables may be compressed
-_MARK = "\ufeff"  # byte order mark, also in the middle of concatenated files
-_BLANK = " \t\r\n" + _MARK
+KINDS = (*JSON_KINDS, *DELIMITERS, *TABLES)  # suffixes of files with records; all but tables may be compressed
+_BYTE_ORDER_MARK = "\ufeff"  # byte order mark; concatenated files have it in the middle, too
+_BLANK = " \t\r\n" + _BYTE_ORDER_MARK
 _JSON_COLUMNS = {"messages", "conversations", "history", "tools", "chat_template_kwargs", "label"}
 _FIELD_MAX = 1 << 25  # characters of a cell
 _HEAD_BYTES = 4096
-_ROWS_AT_ONCE = 256
+_BATCH_ROWS = 256
 _ARROW_FILE = b"ARROW1\0\0"
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _CHUNK_CHARACTERS = 1 << 16
-# Maximum of different first keys of records that are remembered.
+# Maximum number of different first keys that are remembered.
 _FIRST_KEYS = 16
-_BETWEEN = re.compile(r"[\s,]*")
+_SEPARATORS = re.compile(r"[\s,]*")
 _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
-# The end of the buffer may cut the beginning of a record; this much of it is kept.
+# A record may begin at the end of the buffer and continue in the next chunk, so this much of the buffer is kept.
 _OVERLAP_CHARACTERS = 1024
 
 
@@ -52,10 +52,10 @@ class RecordFault(StrEnum):
 
 
 class RecordPart(NamedTuple):
-    """A record, or a place where there is none. ``number`` counts lines, elements or rows from 1.
+    """A record, or a fault where a record was expected. ``number`` counts lines, elements or rows from 1.
 
-    A part with a ``fault`` and ``has_value`` is a record with more behind it. ``ends``: nothing is read from here on.
-    ``since``: the version of the row format (see rows.py) since which trainers read it like this.
+    A part with both ``fault`` and ``has_value`` is a record that is followed by other text. ``ends``: the rest of the
+    file is not read. ``since``: the first version of the row format (see rows.py) that reads such a record.
     """
 
     number: int
@@ -68,14 +68,14 @@ class RecordPart(NamedTuple):
 
 
 def utf8(data: bytes, _line: int) -> str:
-    """Return UTF-8 as text; other bytes become lone surrogates, by which their record is recognised."""
+    """Return UTF-8 as text; invalid bytes become lone surrogates, which mark their record as invalid."""
     return data.decode("utf-8", "surrogateescape")
 
 
 class ReadingRules(NamedTuple):
-    """A user's limit of bytes for a record, decoding of bytes (with their line), and decoder of JSON.
+    """A caller's limit of bytes per record, its function (bytes, line number) -> text, and its JSON decoder.
 
-    The decoder is not strict: control characters in strings are read.
+    The decoder is not strict: it accepts control characters in strings.
     """
 
     record_bytes_max: int = sys.maxsize
@@ -84,7 +84,7 @@ class ReadingRules(NamedTuple):
 
 
 def kind_of(name: str) -> str:
-    """Return the ending of a file's name in lower case, without that of a compression."""
+    """Return the suffix of a file name in lower case, ignoring the suffix of a compression."""
     name = name.lower()
     for suffix in COMPRESSED:
         name = name.removesuffix(suffix)
@@ -92,7 +92,7 @@ def kind_of(name: str) -> str:
 
 
 def starts_array(head: bytes) -> bool:
-    """Return whether contents that begin with ``head`` are an array."""
+    """Return whether contents that begin with ``head`` are a JSON array."""
     return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
@@ -103,7 +103,7 @@ def has_object_lines(text: str) -> bool:
 
 
 class RecordReader:
-    """Reads the records of one file. ``unit`` is what numbers count, known after the first part."""
+    """Reads the records of one file. ``unit``, known after the first part, is what part numbers count."""
 
     def __init__(self, file: io.BufferedReader, name: str, rules: ReadingRules = ReadingRules()) -> None:  # noqa: B008
         self.unit = "line"
@@ -131,7 +131,7 @@ class RecordReader:
         except EOFError:
             suffix = "." + self._name.rpartition(".")[2]
             detail = f"the {suffix} file is damaged or cut off, and is not read from here on"
-            yield _without(self._number + 1, RecordFault.UNREADABLE, detail)._replace(ends=True)
+            yield _fault_part(self._number + 1, RecordFault.UNREADABLE, detail)._replace(ends=True)
 
     def _text(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
         head = contents.peek(_HEAD_BYTES)
@@ -144,38 +144,38 @@ class RecordReader:
                 yield part
         elif self._kind == ".json" and not has_object_lines(head.decode(errors="replace")):
             self._number = 1
-            yield from self._whole(contents)
+            yield from self._single_value(contents)
         else:
             yield from self._lines(contents)
 
-    def _whole(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
-        """Yield the value of a file that is one value on many lines."""
-        most = min(self._rules.record_bytes_max, _FIELD_MAX)
-        data = contents.read(most)
-        if len(data) == most:
-            yield _without(1, RecordFault.OVERSIZED, f"{most} bytes or more, the limit is {most}; left out")
-        elif text := self._rules.decode(data, 1).strip().strip(_MARK):
+    def _single_value(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
+        """Yield the single JSON value that the file consists of."""
+        limit = min(self._rules.record_bytes_max, _FIELD_MAX)
+        data = contents.read(limit)
+        if len(data) == limit:
+            yield _fault_part(1, RecordFault.OVERSIZED, f"{limit} bytes or more, the limit is {limit}; left out")
+        elif text := self._rules.decode(data, 1).strip().strip(_BYTE_ORDER_MARK):
             yield self._value(1, text)
 
     def _lines(self, contents: io.BufferedReader) -> Iterator[RecordPart]:
-        most = self._rules.record_bytes_max
-        while line := contents.readline(most):
+        limit = self._rules.record_bytes_max
+        while line := contents.readline(limit):
             self._number += 1
-            if len(line) < most or line.endswith(b"\n"):
+            if len(line) < limit or line.endswith(b"\n"):
                 decoded = self._rules.decode(line, self._number)
-                if text := decoded.strip().strip(_MARK).strip():
+                if text := decoded.strip().strip(_BYTE_ORDER_MARK).strip():
                     odd = text != decoded.strip(_BLANK)
                     yield from self._line(text, 4 if odd else 2 * line.startswith(codecs.BOM_UTF8))
                 continue
             # Skip the rest of the line without holding it in memory.
             size = len(line)
-            while (line := contents.readline(most)) and not line.endswith(b"\n"):
+            while (line := contents.readline(limit)) and not line.endswith(b"\n"):
                 size += len(line)
-            detail = f"{size + len(line)} bytes, the limit is {most}; left out"
-            yield _without(self._number, RecordFault.OVERSIZED, detail)
+            detail = f"{size + len(line)} bytes, the limit is {limit}; left out"
+            yield _fault_part(self._number, RecordFault.OVERSIZED, detail)
 
     def _line(self, text: str, since: int) -> Iterator[RecordPart]:
-        """Yield the part of a line; several if old line ends (CR alone) are between objects."""
+        """Yield the part of a line; several parts if CR alone separates objects, as in files of old systems."""
         part = self._value(self._number, text)
         if "\r" in text:
             lines = filter(str.strip, text.split("\r"))
@@ -191,81 +191,81 @@ class RecordReader:
 
     def _value(self, number: int, text: str) -> RecordPart:
         if not is_text(text):
-            return _without(number, RecordFault.NOT_UTF8, "not UTF-8; left out")
+            return _fault_part(number, RecordFault.NOT_UTF8, "not UTF-8; left out")
         try:
             value, end = self._rules.decoder.raw_decode(text)
         except json.JSONDecodeError as error:
             fault = RecordFault.HALF_LINE if wants_more(error, len(text)) else RecordFault.BAD_JSON
-            return _without(number, fault, f"{error.msg} at character {error.pos}; left out")
+            return _fault_part(number, fault, f"{error.msg} at character {error.pos}; left out")
         except RecursionError:
-            return _without(number, RecordFault.TOO_DEEP, "nested too deeply to read; left out")
+            return _fault_part(number, RecordFault.TOO_DEEP, "nested too deeply to read; left out")
         except ValueError as error:
-            return _without(number, RecordFault.BAD_JSON, f"{error}; left out")
+            return _fault_part(number, RecordFault.BAD_JSON, f"{error}; left out")
         if end < len(text):
             detail = f"{len(text) - end} more characters after the record; left out"
             return RecordPart(number, value, RecordFault.BAD_JSON, detail)
         return RecordPart(number, value)
 
     def _rows(self, contents: io.BufferedReader, delimiter: str) -> Iterator[RecordPart]:
-        """Yield the rows of a CSV file below its first, which names the columns; a row's number is its last line's."""
-        most = min(self._rules.record_bytes_max, _FIELD_MAX)
-        csv.field_size_limit(most)  # of the process, in which nothing else reads CSV
-        endless: list[RecordPart] = []
-        lines = self._lines_of_rows(contents, most, endless)
+        """Yield the rows of a CSV file. The first row names the columns; a row has the number of its last line."""
+        limit = min(self._rules.record_bytes_max, _FIELD_MAX)
+        csv.field_size_limit(limit)  # a limit of the whole process, in which nothing else reads CSV
+        oversized: list[RecordPart] = []
+        lines = self._csv_lines(contents, limit, oversized)
         rows, head = csv.reader(lines, delimiter=delimiter, strict=True), None
         while True:
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                yield from endless
-                yield _without(self._number, RecordFault.BAD_ROW, f"it is not a row of a table: {error}")
+                yield from oversized
+                yield _fault_part(self._number, RecordFault.BAD_ROW, f"it is not a row of a table: {error}")
                 why = "it follows a line that is not a row, so where rows begin is not known"
                 for _ in lines:
-                    yield _without(self._number, RecordFault.BAD_ROW, why)
+                    yield _fault_part(self._number, RecordFault.BAD_ROW, why)
                 return
             if row is None:
-                yield from endless
+                yield from oversized
                 return
             if head is None:
                 head = row
             elif row and len(row) != len(head):
                 detail = "it has more or fewer columns than the first line"
-                yield _without(self._number, RecordFault.BAD_ROW, detail)
+                yield _fault_part(self._number, RecordFault.BAD_ROW, detail)
             elif row and not is_text("".join(row)):
-                yield _without(self._number, RecordFault.NOT_UTF8, "not UTF-8; left out")
+                yield _fault_part(self._number, RecordFault.NOT_UTF8, "not UTF-8; left out")
             elif row:
                 yield RecordPart(self._number, dict(zip(head, map(_cell, head, row), strict=True)))
 
-    def _lines_of_rows(self, contents: io.BufferedReader, most: int, endless: list[RecordPart]) -> Iterator[str]:
-        """Yield the lines of a CSV file. A line that is too long is put into ``endless``, and is the last."""
-        while line := contents.readline(most):
-            if len(line) == most and not line.endswith(b"\n"):
-                # It may be a part of a row, and cannot be left out alone.
-                part = _without(
-                    self._number + 1, RecordFault.OVERSIZED, f"longer than {most} bytes; the rest is left out"
+    def _csv_lines(self, contents: io.BufferedReader, limit: int, oversized: list[RecordPart]) -> Iterator[str]:
+        """Yield the lines of a CSV file until one is too long, which is added to ``oversized``."""
+        while line := contents.readline(limit):
+            if len(line) == limit and not line.endswith(b"\n"):
+                # A row may have several lines, so the end of this row is unknown.
+                part = _fault_part(
+                    self._number + 1, RecordFault.OVERSIZED, f"longer than {limit} bytes; the rest is left out"
                 )
-                endless.append(part._replace(ends=True))
+                oversized.append(part._replace(ends=True))
                 return
             for piece in line.splitlines(keepends=True):
                 self._number += 1
-                yield self._rules.decode(piece, self._number).lstrip(_MARK)
+                yield self._rules.decode(piece, self._number).lstrip(_BYTE_ORDER_MARK)
 
     def _table(self) -> Iterator[RecordPart]:
-        """Yield the rows of a Parquet or Arrow file. Raises EOFError where it is damaged."""
+        """Yield the rows of a Parquet or Arrow file. Raises EOFError at damage."""
         self.unit = "row"
-        arrow, most = library("pyarrow", self._name), self._rules.record_bytes_max
+        arrow, limit = library("pyarrow", self._name), self._rules.record_bytes_max
         try:
             for batch in self._batches():
-                batch.validate(full=True)  # damaged offsets would end the process
-                is_large = batch.nbytes > most
+                batch.validate(full=True)  # damaged offsets would crash the process
+                is_large = batch.nbytes > limit
                 for at in range(batch.num_rows):
                     self._number += 1
-                    if is_large and (size := batch.slice(at, 1).nbytes) > most:
-                        detail = f"{size} bytes, the limit is {most}; left out"
-                        yield _without(self._number, RecordFault.OVERSIZED, detail)
+                    if is_large and (size := batch.slice(at, 1).nbytes) > limit:
+                        detail = f"{size} bytes, the limit is {limit}; left out"
+                        yield _fault_part(self._number, RecordFault.OVERSIZED, detail)
                         continue
                     cells = zip(batch.schema.names, batch.columns, strict=True)
-                    row = {name: value for name, column in cells if (value := _plain(column[at])) is not None}
+                    row = {name: value for name, column in cells if (value := _json_cell(column[at])) is not None}
                     yield RecordPart(self._number, row)
         except (arrow.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:
@@ -273,17 +273,17 @@ class RecordReader:
             raise EOFError from None
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the rows of a table in batches, from disk as they are needed."""
+        """Yield the rows of a table in batches, read from disk on demand."""
         if self._kind == ".parquet":
-            yield from library("pyarrow.parquet", self._name).ParquetFile(self._file).iter_batches(_ROWS_AT_ONCE)
+            yield from library("pyarrow.parquet", self._name).ParquetFile(self._file).iter_batches(_BATCH_ROWS)
             return
-        # A file in the random-access format holds a stream, which is whole as far as it goes if the end is missing.
+        # The random-access format contains a stream, which can be read up to the cut if the file was cut off.
         if self._file.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
             self._file.seek(len(_ARROW_FILE))
         yield from library("pyarrow.ipc", self._name).open_stream(self._file)
 
 
-def _without(number: int, fault: RecordFault, detail: str) -> RecordPart:
+def _fault_part(number: int, fault: RecordFault, detail: str) -> RecordPart:
     return RecordPart(number, None, fault, detail, has_value=False)
 
 
@@ -301,7 +301,7 @@ def wants_more(error: json.JSONDecodeError, length: int) -> bool:
 
 
 def _cell(column: str, text: str) -> Any:
-    """Return a cell as the value of a field: JSON where a field is not text, and null if such a cell is empty."""
+    """Return a CSV cell as a value: in the columns that are not text, parsed JSON, or None for an empty cell."""
     if column not in _JSON_COLUMNS:
         return text
     try:
@@ -310,8 +310,8 @@ def _cell(column: str, text: str) -> Any:
         return text
 
 
-def _plain(cell: Any) -> Any:
-    """Return a cell of a table as JSON would have it; what JSON lacks becomes an object, which is not text."""
+def _json_cell(cell: Any) -> Any:
+    """Return a cell of a table as a JSON value; other values become an object, which is not mistaken for text."""
     try:
         return _json(cell.as_py())
     except (ValueError, OverflowError):  # not UTF-8, or a time outside of the calendar
@@ -319,7 +319,7 @@ def _plain(cell: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON would have it, without the nulls that a column has where a row lacks a key."""
+    """Return a value as a JSON value, without the nulls that stand for keys that a row does not have."""
     if isinstance(value, dict):
         return {name: _json(part) for name, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
@@ -330,7 +330,7 @@ def _json(value: Any) -> Any:
 
 
 class _DecodedBlocks:
-    """A binary file as a text stream; in a block that is not UTF-8 each line is decoded by itself."""
+    """A binary file as a text stream; a block that is not UTF-8 is decoded line by line."""
 
     def __init__(self, file: io.BufferedReader, decode: Callable[[bytes, int], str]) -> None:
         self._file = file
@@ -352,7 +352,7 @@ class _DecodedBlocks:
 
 
 class _ArrayReader:
-    """Iterates over the elements of one JSON array; holds about one element in memory."""
+    """Iterates over the elements of one JSON array; keeps about one element in memory."""
 
     def __init__(self, stream: _DecodedBlocks, rules: ReadingRules) -> None:
         self._stream = stream
@@ -373,16 +373,16 @@ class _ArrayReader:
                 if not self._skip_space():
                     return
                 detail = "the array ends, but the file goes on; going on at the next record"
-                part = _without(number, RecordFault.BAD_JSON, detail)
+                part = _fault_part(number, RecordFault.BAD_JSON, detail)
             else:
                 part = self._element(number)
-                # Move past the beginning of a damaged record, or it would be found as the next one.
+                # Skip the first character of a damaged record, so that the search does not find it again.
                 self._position += part.fault is not None
             ends = part.fault is not None and not self._resume()
             yield part._replace(ends=ends, since=2 if part.fault is None else 4)
             if ends:
                 return
-        yield _without(number + 1, RecordFault.HALF_LINE, "the array is not closed")._replace(ends=True, since=4)
+        yield _fault_part(number + 1, RecordFault.HALF_LINE, "the array is not closed")._replace(ends=True, since=4)
 
     def _element(self, number: int) -> RecordPart:
         while True:
@@ -390,15 +390,15 @@ class _ArrayReader:
                 value, end = self._decoder.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not wants_more(error, len(self._buffer)):
-                    return _without(number, RecordFault.BAD_JSON, f"{error.msg}; going on at the next record")
+                    return _fault_part(number, RecordFault.BAD_JSON, f"{error.msg}; going on at the next record")
                 if len(self._buffer) - self._position >= self._limit:
-                    return _without(number, RecordFault.OVERSIZED, f"over {self._limit} characters; left out")
+                    return _fault_part(number, RecordFault.OVERSIZED, f"over {self._limit} characters; left out")
                 if not self._fill():
-                    return _without(number, RecordFault.HALF_LINE, f"{error.msg}; the file ends inside the record")
+                    return _fault_part(number, RecordFault.HALF_LINE, f"{error.msg}; the file ends inside the record")
             except RecursionError:
-                return _without(number, RecordFault.TOO_DEEP, "nested too deeply to read")
+                return _fault_part(number, RecordFault.TOO_DEEP, "nested too deeply to read")
             except ValueError as error:
-                return _without(number, RecordFault.BAD_JSON, str(error))
+                return _fault_part(number, RecordFault.BAD_JSON, str(error))
             else:
                 # A number at the end of the buffer may continue in the next chunk.
                 if end < len(self._buffer) or not self._fill():
@@ -409,7 +409,7 @@ class _ArrayReader:
                     return RecordPart(number, value)
 
     def _resume(self) -> bool:
-        """Move to the next record, found by a key that good records begin with; return False if there is none."""
+        """Move to the next object whose first key is that of a valid record; return False if there is none."""
         keys = "|".join(map(re.escape, sorted(self._first_keys)))
         beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
         while (match := beginning.search(self._buffer, self._position)) is None:
@@ -422,7 +422,7 @@ class _ArrayReader:
     def _skip_space(self) -> bool:
         """Move to the next character that is neither space nor comma; False at the end of the file."""
         while True:
-            if match := _BETWEEN.match(self._buffer, self._position):
+            if match := _SEPARATORS.match(self._buffer, self._position):
                 self._position = match.end()
             if self._position < len(self._buffer):
                 return True
@@ -430,7 +430,10 @@ class _ArrayReader:
                 return False
 
     def _fill(self) -> bool:
-        """Drop what was read and read more, doubling, so that repeated attempts at one record stay linear."""
+        """Drop the consumed text and read at least as much as is left, so that parsing one record stays linear in time.
+
+        Returns False at the end of the file.
+        """
         rest = self._buffer[self._position :]
         more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
         if more:
