@@ -72,9 +72,7 @@ class Calendar:
         first, following = self._days_around(start)
         begins = self._boundary(first)
         while begins < end:
-            while (
-                ends := self._boundary(following)
-            ) <= begins:  # the zone skipped a day at the date line
+            while (ends := self._boundary(following)) <= begins:  # the zone skipped a day at the date line
                 following = self._next(following)
             yield Window(begins, ends)
             begins = ends
