@@ -118,8 +118,8 @@ def croissant(version: str, train: Sequence[Shard], held_out: Shard, licences: S
         for shard in (*train, held_out)
     ]
     pattern = f"train-*{PurePosixPath(held_out.name).suffix}"
-    trained = {**_node("cr:FileSet", "train files"), "encodingFormat": form, "includes": pattern}
-    sources = {"train": {"fileSet": {"@id": "train files"}}, "heldout": {"fileObject": {"@id": held_out.name}}}
+    trained = {**_node("cr:FileSet", "train-files"), "encodingFormat": form, "includes": pattern}
+    sources = {"train": {"fileSet": {"@id": "train-files"}}, "heldout": {"fileObject": {"@id": held_out.name}}}
     document = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

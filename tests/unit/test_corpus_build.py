@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -352,6 +353,10 @@ def test_a_card_and_a_croissant_file_say_what_a_version_holds(tmp_path: Path) ->
     for record_set in document["recordSet"]:
         columns = {field["source"]["extract"]["column"] for field in record_set["field"]}
         assert columns <= row.keys()
+        # The reference reader, mlcroissant, refuses identifiers with white space, and sources that name no file.
+        named = {value["@id"] for field in record_set["field"] for value in field["source"].values() if "@id" in value}
+        assert named <= {one["@id"] for one in document["distribution"]}
+        assert not [name for name in named if re.search(r"\s", name)]
     (made.folder / "README.md").unlink()  # as a version that an older release built
     assert build(sources, tmp_path / "out", DOMAINS, shard_bytes=256, options=options) == made
     assert (made.folder / "README.md").read_text() == card
