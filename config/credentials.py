@@ -40,7 +40,7 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
 def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
     """Return the files of settings and of secrets of jobs, so that a caller can watch them.
 
-    Folders that cannot be read are left out.
+    Skips folders that cannot be read.
     """
     handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):
@@ -52,13 +52,13 @@ def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
 
 
 def secret_folders(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
-    """Return the folders in which secrets of jobs are searched, in order."""
+    """Return the folders that are searched for secrets of jobs, in order."""
     handed_over = environ.get(VARIABLE)
     return [*([Path(handed_over)] if handed_over else []), state_dir / FOLDER]
 
 
 def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
-    """Return the secret that a job calls ``name``. Raises ConfigError, whose one problem says what to do.
+    """Return the secret that a job calls ``name``. Raises ConfigError with one problem and its remedy.
 
     ``state_dir`` is the daemon's state folder.
     """
@@ -66,7 +66,7 @@ def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
 
 
 def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
-    """Return the file of a credential that another program reads, such as a key of ssh, which has many lines.
+    """Return the file of a credential for another program, such as an ssh key, which may have many lines.
 
     ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also if other users may read the file.
     """
@@ -74,7 +74,7 @@ def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> P
     try:
         status = file.stat()
     except OSError as error:
-        raise _wrong(file, f"the credential cannot be read: {error.strerror}", "let this user read it") from None
+        raise _unusable(file, f"the credential cannot be read: {error.strerror}", "let this user read it") from None
     _keep_private(file, status)
     return file
 
@@ -100,10 +100,10 @@ def _secret(file: Path) -> str:
         text = read_bounded(file).decode("utf-8-sig").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
-        raise _wrong(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None
+        raise _unusable(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None
     _keep_private(file, status)
     if not text or "\n" in text:
-        raise _wrong(file, "a credential is one line, and this is not", "write the secret alone into the file")
+        raise _unusable(file, "a credential is one line, and this is not", "write the secret alone into the file")
     return text
 
 
@@ -113,18 +113,18 @@ def _credential_path(name: str, environ: Mapping[str, str], state_dir: Path) -> 
     file = next((folder / name for folder in folders if (folder / name).exists()), None)
     if file is None:
         remedy = f"(umask 077; mkdir -p {folders[-1]}; cat > {folders[-1] / name}), paste it, then Ctrl-D"
-        raise _wrong(folders[0] / name, "there is no such credential", remedy)
+        raise _unusable(folders[0] / name, "there is no such credential", remedy)
     return file
 
 
 def _keep_private(file: Path, status: os.stat_result) -> None:
     """Raise ConfigError if other users may read a credential."""
-    # The service manager's files belong to root; the right of the service's user to read them shows as one of the
-    # group.
+    # Credential files of systemd belong to root. The ACL that lets the service's user read them appears as a group
+    # permission, so for such files only the permissions of others count.
     others = stat.S_IRWXO if status.st_uid != os.geteuid() else stat.S_IRWXO | stat.S_IRWXG
     if status.st_mode & others:
-        raise _wrong(file, "others may read the credential", f"run: chmod 600 {file}")
+        raise _unusable(file, "others may read the credential", f"run: chmod 600 {file}")
 
 
-def _wrong(file: Path, why: str, remedy: str) -> ConfigError:
+def _unusable(file: Path, why: str, remedy: str) -> ConfigError:
     return ConfigError([Problem(str(file), "", "", why, remedy)])

@@ -31,7 +31,8 @@ class Root(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; aliases are resolved.
 
-        Raises UsageFault with the right command for a known wrong guess; a misspelled command gets similar names.
+        Raises UsageFault with the correct command for known wrong guesses. The error about a misspelled command lists
+        similar names.
         """
         guess = meant(args, str(own_file(ctx.obj.options.config, os.environ))) if ctx.obj else None
         args = guess or args
@@ -58,8 +59,8 @@ def tree() -> TyperGroup:
     )
     app.callback(epilog="\b\nExample:\n  schedctl queue list --state active")(_schedctl)
     later(app, COMMANDS)
-    second = {name: (COMMANDS[word.split()[0]][0], f"The same as: {word}") for name, word in ALIASES.items()}
-    later(app, second, hidden=True)  # registered so that misspelled aliases get suggestions
+    aliases = {name: (COMMANDS[word.split()[0]][0], f"The same as: {word}") for name, word in ALIASES.items()}
+    later(app, aliases, hidden=True)  # registered so that misspelled aliases get suggestions
     root = get_command(app)
     if not isinstance(root, TyperGroup):
         raise TypeError("the root of the command tree is no group")
@@ -67,7 +68,7 @@ def tree() -> TyperGroup:
 
 
 def _version(ctx: typer.Context, value: bool) -> None:
-    """Print the version and exit; other options are ignored."""
+    """Print the version and exit, ignoring other options."""
     if value:
         from scheduler.cli.commands.daemon import show_version
 

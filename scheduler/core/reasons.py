@@ -1,6 +1,6 @@
 """Reasons: why a job waits, as data for the CLI, logs, reports and pages.
 
-A job has one reason: the first that applies, in the order of the classes below.
+A job has one reason: the first class below that applies.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SHOWN_SHARE = 0.005  # a smaller share is displayed as 0 %
 class Reason:
     """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people.
 
-    ``words`` is the format string of a sentence without instants; ``0`` is the reason. ``planned_start`` and
-    ``planned_pool`` are the job's first session in the plan. If it has none, ``unplanned_until`` is the end of its
-    horizon. Neither is set for a reason that only a person can resolve.
+    ``words`` is the format string of a sentence without instants; its argument ``0`` is the reason. ``planned_start``
+    and ``planned_pool`` are the job's first session in the plan. For a job without one, ``unplanned_until`` is the end
+    of the plan's horizon. Neither is set for a reason that only a person can resolve.
     """
 
     code: ClassVar[str] = ""
@@ -33,13 +33,13 @@ class Reason:
     unplanned_until: int | None = field(default=None, kw_only=True)
 
     def sentence(self, zone: str = "UTC") -> str:
-        """Return one sentence; instants are shown in ``zone``. It ends with where and when the job is planned."""
+        """Return one sentence with instants in ``zone``; it ends with where and when the job is planned."""
         where = f"; planned on {self.planned_pool} at" if self.planned_pool else "; planned"
         later = _when("; cannot be planned before", self.unplanned_until, zone)
         return self.text(zone) + (_when(where, self.planned_start, zone) or later)
 
     def text(self, zone: str = "UTC") -> str:
-        """Return what keeps the job from starting now, and when that changes."""
+        """Return what keeps the job from starting now, and until when."""
         del zone
         return self.words.format(self)
 
@@ -54,7 +54,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class HeldByPerson(Reason):
-    """A person, or a platform that refuses it for good, holds the job."""
+    """The job is on hold, by a person or because a platform refuses it permanently."""
 
     code: ClassVar[str] = "held"
     by: str
@@ -66,7 +66,7 @@ class HeldByPerson(Reason):
 
 @dataclass(frozen=True, slots=True)
 class BadDefinition(Reason):
-    """Numbers of the definition make no sense; an older version let them in, and a person has to correct them."""
+    """Numbers in the job's definition are invalid; an older version accepted them, and a person has to correct them."""
 
     code: ClassVar[str] = "definition"
     words: ClassVar[str] = "its definition cannot be used: {0.why}. Correct it: schedctl queue edit {0.job}"
@@ -76,9 +76,9 @@ class BadDefinition(Reason):
 
 @dataclass(frozen=True, slots=True)
 class SecretMissing(Reason):
-    """Secrets that the job names cannot be given to it on any pool that it may use.
+    """Secrets that the job needs are not available on any pool that it may use.
 
-    ``pool`` is one of these, whose sessions get none; empty when it is the daemon that does not have them.
+    ``pool`` is one of these pools, if its sessions receive no secrets; it is empty if the daemon lacks the secrets.
     """
 
     code: ClassVar[str] = "secret"
@@ -94,7 +94,7 @@ class SecretMissing(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ParentUnusable(Reason):
-    """The job starts from a checkpoint of ``parent`` at ``step`` or later, and none is left that it can start from."""
+    """The job starts from a checkpoint of ``parent`` at ``step`` or later, and no such checkpoint is usable."""
 
     code: ClassVar[str] = "parent"
     words: ClassVar[str] = "waits for another checkpoint of {0.parent} at step {0.step} or later: {0.why}"
@@ -105,7 +105,7 @@ class ParentUnusable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent(Reason):
-    """The budget of the job or its sweep, in device hours, leaves no useful session; what sessions hold counts."""
+    """The budget of the job or its sweep has too few device hours left for a session; reserved hours count as used."""
 
     code: ClassVar[str] = "budget"
     words: ClassVar[str] = (
@@ -129,7 +129,7 @@ class BudgetSpent(Reason):
 
 @dataclass(frozen=True, slots=True)
 class CannotLaunch(Reason):
-    """Plans placed the job, and it could not be launched; they leave it out until ``until``, then it is tried again."""
+    """The job was planned but could not be launched; plans leave it out until ``until``, and then it is tried again."""
 
     code: ClassVar[str] = "cannot_launch"
     precondition: Precondition
@@ -142,7 +142,7 @@ class CannotLaunch(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NotReleased(Reason):
-    """The job's earliest start, or its retry delay, lies ahead."""
+    """The job's earliest start, or the end of its retry delay, is in the future."""
 
     code: ClassVar[str] = "not_released"
     until: int
@@ -154,7 +154,7 @@ class NotReleased(Reason):
 
 @dataclass(frozen=True, slots=True)
 class GateClosed(Reason):
-    """The parent's checkpointed progress is below the gate; ``passes_at`` is the plan's estimate, if any."""
+    """The parent has not reached the required progress; ``passes_at`` is when it will by the plan, if known."""
 
     code: ClassVar[str] = "gate"
     parent: str
@@ -169,9 +169,9 @@ class GateClosed(Reason):
 
 @dataclass(frozen=True, slots=True)
 class AwaitsVerdict(Reason):
-    """The job starts from an accepted version of ``parent``, which has none.
+    """The job starts from an accepted version of ``parent``, and no version is accepted.
 
-    ``version`` is the newest there is, in ``state``; both are empty while there is none at all.
+    ``version`` is the newest version, and ``state`` its state; both are empty if there is no version.
     """
 
     code: ClassVar[str] = "verdict"
@@ -190,7 +190,7 @@ class AwaitsVerdict(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NoAllowedPool(Reason):
-    """No configured pool is in the job's list of allowed pools."""
+    """None of the job's allowed pools is configured."""
 
     code: ClassVar[str] = "no_allowed_pool"
     allowed: tuple[str, ...]
@@ -231,7 +231,7 @@ class DeadlineUnreachable(Reason):
 
 @dataclass(frozen=True, slots=True)
 class QuotaEmpty(Reason):
-    """The best pool has no room in a quota window; ``resets_at`` is when it has again, if known."""
+    """A quota of the best pool is used up; ``resets_at`` is when it has hours again, if known."""
 
     code: ClassVar[str] = "quota_empty"
     pool: str
@@ -244,7 +244,7 @@ class QuotaEmpty(Reason):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(Reason):
-    """The pool is outside its hours, switched off, or backs off after refusals."""
+    """The pool is outside its opening hours, switched off, or paused after its platform refused launches."""
 
     code: ClassVar[str] = "pool_closed"
     pool: str
@@ -257,7 +257,7 @@ class PoolClosed(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyFull(Reason):
-    """All sessions the pool allows at once are running."""
+    """The pool runs as many sessions as it allows at once."""
 
     code: ClassVar[str] = "concurrency"
     pool: str
@@ -287,7 +287,7 @@ class DevicesTaken(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LeftoverTooShort(Reason):
-    """The rest of the window is too short for set-up, training and the final checkpoint."""
+    """The remaining time on the pool is too short for set-up, training and the final checkpoint."""
 
     code: ClassVar[str] = "leftover_too_short"
     pool: str
@@ -300,10 +300,10 @@ class LeftoverTooShort(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Outbid(Reason):
-    """Other jobs make more of the hours. ``weight_to_start`` is the weight that would start the job now, if known.
+    """Other jobs use the hours better. ``weight_to_start`` is the priority that would start the job now, if known.
 
-    ``no_weight`` is set when it was sought and none does: deadlines or gates of others come first, whatever it weighs.
-    ``price`` is what an hour of the pool is worth to the plan; people are not shown it, since they cannot compare it.
+    ``no_weight`` means that no priority would start it, because deadlines or dependencies of other jobs come first.
+    ``price`` is the value of a pool hour to the plan; it is not shown to people, who cannot compare it with anything.
     """
 
     code: ClassVar[str] = "outbid"
@@ -324,9 +324,9 @@ class Outbid(Reason):
 
 @dataclass(frozen=True, slots=True)
 class NotItsTurn(Reason):
-    """Of the hours that it shares with others the job has had more than its part; ``by`` goes first.
+    """The job has had more than its share of the hours that it shares with other jobs; ``by`` goes first.
 
-    ``part`` and ``so_far`` are parts of the hours of all of them, the live sessions' in full.
+    ``part`` is its share of these hours and ``so_far`` the share that it has had; live sessions count in full.
     """
 
     code: ClassVar[str] = "share"
@@ -340,7 +340,7 @@ class NotItsTurn(Reason):
 
 
 def from_json(data: dict[str, Any]) -> Reason:
-    """Rebuild a reason from :meth:`Reason.to_json`; raises KeyError for a code of a newer version."""
+    """Return the reason of a :meth:`Reason.to_json` document; raises KeyError for a code of a newer version."""
     kind = _BY_CODE[data["code"]]
     fields = {name: value for name, value in data.items() if name not in {"code", "sentence"}}
     if kind is NoAllowedPool:
@@ -351,7 +351,7 @@ def from_json(data: dict[str, Any]) -> Reason:
 
 
 def weight_rounded_up(weight: float) -> float:
-    """Return ``weight`` in three digits, never lower than it was: a weight told to people must be enough."""
+    """Return ``weight`` rounded up to three digits: the priority that people read must be enough to start the job."""
     if weight <= 0:
         return 0.0
     digits = 2 - floor(log10(weight))
@@ -364,31 +364,31 @@ def _when(words: str, instant: int | None, zone: str) -> str:
 
 
 def show(instant: int, zone: str = "UTC") -> str:
-    """Return an instant as people read it: ``Sat 21 Nov 14:05 UTC``."""
+    """Return an instant in UTC seconds as text: ``Sat 21 Nov 14:05 UTC``."""
     return datetime.fromtimestamp(instant, UTC).astimezone(ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
 
 
-# Slots have each class made twice: the later one counts.
+# dataclass(slots=True) creates each class twice, so a code has two subclasses; the later one is the complete one.
 _BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in Reason.__subclasses__()}
 
 
 # Closure causes: why a pool is closed. Code decides by the cause; sentences are for people only.
 class Cause(StrEnum):
-    """Why a pool is closed. A stored value is never renamed."""
+    """Why a pool is closed. The values are stored, so they are never renamed."""
 
     PERSON = "person"
     CREDENTIALS = "credentials"  # the platform cannot be created, or rejects our credentials
     QUOTA_UNREADABLE = "quota_unreadable"
-    QUOTA_REFUSED = "quota_refused"  # unreadable until a person corrects our access
+    QUOTA_REFUSED = "quota_refused"  # usage records are unreadable until a person corrects our access
     QUOTA_DENIED = "quota_denied"  # the platform refused a launch for lack of quota
-    REFUSED = "refused"  # the platform refused a launch for now
+    REFUSED = "refused"  # the platform refused a launch, temporarily
     WRONG_DEVICE = "wrong_device"
     NEVER_BEGAN = "never_began"  # a session ended before its job's command began
-    PLANNING = "planning"  # the planner fails with the pool
+    PLANNING = "planning"  # the planner raises an error if the pool is included
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether a person must correct something outside; the pool then opens by itself."""
+        """Whether a person must correct something outside the scheduler; then the pool opens by itself."""
         return self in {Cause.CREDENTIALS, Cause.QUOTA_REFUSED}
 
     @property
@@ -399,16 +399,16 @@ class Cause(StrEnum):
 
 # Preconditions of a launch: what may be missing when a planned session is due.
 class Precondition(StrEnum):
-    """What a launch waits for. A value in an event or a plan is never renamed.
+    """What a launch waits for. The values are stored in events and plans, so they are never renamed.
 
-    ``words`` is the end of a sentence; ``comes_by_itself`` says whether the daemon's own work will meet it.
+    ``words`` is the end of a sentence; ``comes_by_itself`` is true if the daemon is working on it.
     """
 
     words: str
     comes_by_itself: bool
 
     def __new__(cls, name: str, words: str = "", *by_itself: bool) -> Self:
-        """Return the member of a stored name."""
+        """Return the member with a stored name."""
         member = str.__new__(cls, name)
         member._value_, member.words, member.comes_by_itself = name, words, any(by_itself)
         return member

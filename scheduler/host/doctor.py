@@ -1,4 +1,4 @@
-"""The doctor: independent checks of everything that the scheduler needs, each with a remedy."""
+"""The doctor: independent checks of what the scheduler needs, each with a remedy for a bad result."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
 OUR_DISTRIBUTION = "uff-scheduler"
 DEADLINE_SECONDS = 60.0
 _PROBE = "doctor/probe"
-_FREE_BYTES_WANTED = 1 << 30
-_FREE_BYTES_NEEDED = 1 << 26
+_FREE_BYTES_WARNING = 1 << 30
+_FREE_BYTES_MIN = 1 << 26
 _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
-_NOBODY = "doctor-probe"  # a model name that no target has
+_UNKNOWN_MODEL = "doctor-probe"  # a model name that no target has
 _REMEDY = "Look at the settings: schedctl config show report"
 _UNITS = (Path("/etc/systemd/system"), Path("~/.config/systemd/user"))
 _HANDED_OVER = re.compile(r"^LoadCredential(?:Encrypted)?=([A-Z][A-Z0-9_]*):", re.MULTILINE)
@@ -56,10 +56,10 @@ _HANDED_OVER = re.compile(r"^LoadCredential(?:Encrypted)?=([A-Z][A-Z0-9_]*):", r
 def examine(
     checks: Mapping[str, Callable[[], Checked]], deadline_seconds: float = DEADLINE_SECONDS
 ) -> dict[str, Checked]:
-    """Run all checks in parallel and return their findings in the given order.
+    """Run all checks in parallel and return their findings in the order of ``checks``.
 
-    A check that raises an error is a bad finding, as is one without an answer after ``deadline_seconds`` (real time),
-    whose thread is abandoned.
+    A check that raises an error is a bad finding. So is a check without a result after ``deadline_seconds`` (real
+    time), whose thread is abandoned.
     """
     answers: dict[str, SimpleQueue[Checked]] = {name: SimpleQueue() for name in checks}
 
@@ -84,7 +84,7 @@ def examine(
 
 
 def check_database(database: Database) -> Checked:
-    """Read the database and take its write lock for a moment."""
+    """Check that the database can be read and that its write lock is free."""
     with database.read() as tx:
         live = runs.live(tx)
     with database.write():
@@ -102,20 +102,22 @@ def check_daemon(database: Database) -> Checked:
 
 
 def check_disk(folder: Path) -> Checked:
-    """Check the free space for database and checkpoints."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not os.access(there, os.W_OK):
-        return Checked("bad", f"{there} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}")
-    free = shutil.disk_usage(there).free
-    room = f"{free / (1 << 30):.1f} GiB free at {there}"
-    if free >= _FREE_BYTES_WANTED:
+    """Check that a folder is writable, and its free space."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(existing, os.W_OK):
+        return Checked(
+            "bad", f"{existing} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}"
+        )
+    free = shutil.disk_usage(existing).free
+    room = f"{free / (1 << 30):.1f} GiB free at {existing}"
+    if free >= _FREE_BYTES_WARNING:
         return Checked("ok", room)
-    grade: Literal["warning", "bad"] = "warning" if free >= _FREE_BYTES_NEEDED else "bad"
+    grade: Literal["warning", "bad"] = "warning" if free >= _FREE_BYTES_MIN else "bad"
     return Checked(grade, room, "Make room, or move state_dir to a larger disk")
 
 
 def check_store(artifacts: BlobStore) -> Checked:
-    """Write, read and remove a small object."""
+    """Check the artifact store by writing, reading and removing a small object."""
     word = os.urandom(8)
     artifacts.put(_PROBE, word)
     intact = artifacts.read(_PROBE) == word
@@ -126,7 +128,7 @@ def check_store(artifacts: BlobStore) -> Checked:
 
 
 def check_clock(artifacts_now: float, real_now: float) -> Checked:
-    """Compare the clock of this machine with the time stamps of the store; in real UTC seconds."""
+    """Compare this machine's clock with the time stamps of the store, both in real UTC seconds."""
     off = round(artifacts_now - real_now)
     if abs(off) > _CLOCK_SLACK_SECONDS:
         why = f"the disk's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} this machine's"
@@ -135,7 +137,7 @@ def check_clock(artifacts_now: float, real_now: float) -> Checked:
 
 
 def check_platform(load: Callable[[], Platform], now: int) -> Checked:
-    """Load an adapter and send an empty query."""
+    """Check a platform by loading its adapter and sending an empty query."""
     try:
         load().find([], now)
     except PlatformError as error:
@@ -158,7 +160,7 @@ def check_names() -> Checked:
 
 
 def finding_of(error: Exception, remedy: str) -> Checked:
-    """Return an error as a finding with reasons and remedies; ``remedy`` is used for errors without one."""
+    """Return a bad finding for an error; ``remedy`` is used for errors without one."""
     if problems := getattr(error, "problems", ()):
         listing = "; ".join(str(replace(problem, remedy="")) for problem in problems)
         remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
@@ -186,14 +188,14 @@ def check_price(pool: Pool, now: float) -> Checked:
 
 
 def check_target(at: ServedAt, models: list[str]) -> Checked:
-    """Open a target and query what it serves for the models, or for an unknown one. Raises TargetError."""
+    """Check a target by reading the served version of each model, or of an unknown model. Raises TargetError."""
     target = at.open()
-    servings = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
-    there = {model: serving for model, serving in servings.items() if serving.version is not None}
-    if unproven := sorted(model for model, serving in there.items() if not serving.proven):
+    servings = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_UNKNOWN_MODEL])}
+    served = {model: serving for model, serving in servings.items() if serving.version is not None}
+    if unproven := sorted(model for model, serving in served.items() if not serving.proven):
         remedy = f"Let it be brought there again: schedctl models sync {at.rule.name}"
         return Checked("warning", f"{', '.join(unproven)}: no answer yet since the newest change", remedy)
-    return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
+    return Checked("ok", f"answers; {counted(len(served), 'model')} served there")
 
 
 # Checks of message channels: connection and login only; nothing is sent.
@@ -214,7 +216,7 @@ def no_channel() -> Checked:
 
 
 def check_mail(channel: EmailChannel) -> Checked:
-    """Connect to the mail server, encrypt and log in, as for a message."""
+    """Check the mail server by connecting, encrypting and logging in, without sending a message."""
     where = f"{channel.host}:{channel.port}"
     try:
         with channel.opened() as server:
@@ -231,7 +233,7 @@ def check_mail(channel: EmailChannel) -> Checked:
 
 
 def check_slack(channel: SlackChannel) -> Checked:
-    """Check the token with Slack; of a webhook only the form can be checked without sending a message."""
+    """Check the token with Slack. For a webhook, only the form is checked, since a test would send a message."""
     if channel.webhook:
         if not channel.webhook.startswith("https://"):
             return Checked("bad", "the webhook's address does not begin with https://", _REMEDY)
@@ -254,8 +256,8 @@ def check_slack(channel: SlackChannel) -> Checked:
 
 
 # Checks that the secrets of open jobs exist, as far as this user can see.
-def trouble(app: App, name: str) -> Problem | None:
-    """Return the problem of a secret; None for none, or if the service gets it from a place that we cannot read."""
+def secret_problem(app: App, name: str) -> Problem | None:
+    """Return why a secret cannot be read; None if it can be, or if only the installed service can read it."""
     try:
         app.read_secret(name)
     except ConfigError as error:
@@ -264,7 +266,7 @@ def trouble(app: App, name: str) -> Problem | None:
 
 
 def check_secrets(app: App) -> Checked:
-    """Check the secrets that the daemon provides; secrets that sessions read from a platform cannot be checked here."""
+    """Check that secrets of open jobs exist, except those that sessions read from their platform."""
     with app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx, {"queued", "active", "held"})]
     wanted: dict[str, list[str]] = {}
@@ -272,7 +274,7 @@ def check_secrets(app: App) -> Checked:
         pools = [pool for name, pool in app.pools.items() if not spec.pools or name in spec.pools]
         for name in spec.secrets if any(map(gives_secrets, pools)) else ():
             wanted.setdefault(name, []).append(spec.name)
-    missing = {name: wrong for name in sorted(wanted) if (wrong := trouble(app, name))}
+    missing = {name: wrong for name in sorted(wanted) if (wrong := secret_problem(app, name))}
     if missing:
         listing = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
         return Checked("bad", listing, next(iter(missing.values())).remedy)
@@ -327,7 +329,7 @@ def check_versions(extras: Collection[str]) -> Checked:
 
 
 def check_plugin(platform: str) -> Checked:
-    """Load a platform of another package; a shipped one of the same name has priority."""
+    """Check a platform of another package by loading it; a platform of ours with the same name has priority."""
     words = " and ".join(map(plugin.source, plugin.offered()[platform]))
     if platform in shipped():
         return Checked("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
@@ -355,7 +357,7 @@ def check_service() -> Checked:
 
 
 def check_sandbox() -> Checked:
-    """Try the sandbox for generated code. Only scorers that run such code need it, and refuse to run without it."""
+    """Try the sandbox for generated code. Its absence is no error: only scorers that run such code need it."""
     from jobs.payload.scorers.sandbox.confine import SandboxMissing
     from jobs.payload.scorers.sandbox.sandbox import check_sandbox as tried
 
@@ -374,15 +376,17 @@ def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Prob
         return Checked("warning", f"{exposed[0].file}: {exposed[0].key}: {exposed[0].why}", exposed[0].remedy)
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
     places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
-    closed = _others(state_dir) == 0
-    open_to_all = [str(path) for path in places if _others(path) and not (closed and path.is_relative_to(state_dir))]
+    closed = _others_access(state_dir) == 0
+    open_to_all = [
+        str(path) for path in places if _others_access(path) and not (closed and path.is_relative_to(state_dir))
+    ]
     if open_to_all:
         remedy = f"Close them: chmod go= {' '.join(open_to_all)}"
         return Checked("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
     return Checked("ok", f"only this user reads {state_dir}")
 
 
-def _others(place: Path) -> int:
+def _others_access(place: Path) -> int:
     """Return the permissions of other users on a file; 0 if it does not exist."""
     try:
         return place.stat().st_mode & (stat.S_IRWXO | stat.S_IRWXG)
@@ -399,7 +403,7 @@ def check_isolation() -> Checked:
 
 
 def check_runner(address: str) -> Checked:
-    """Check the socket at which the service manager starts local sessions; connecting starts nothing."""
+    """Check the socket at which the service manager starts local sessions; a connection alone starts none."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
             caller.settimeout(5)
@@ -411,7 +415,7 @@ def check_runner(address: str) -> Checked:
 
 
 def _within(installed: str, bounds: str) -> bool:
-    """Return whether a version is within bounds; of pre-releases only the numbers count."""
+    """Return whether a version is within bounds such as ``>=1.2,<2``; pre-release suffixes are ignored."""
     version = _numbers(installed)
     return all((version >= _numbers(limit)) == (sign == ">=") for sign, limit in _BOUND.findall(bounds))
 

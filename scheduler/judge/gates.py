@@ -32,7 +32,7 @@ Test = Literal["point", "bound", "sign-flip", "McNemar", ""]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An item on which the version was worse; ``before`` is the value of the promoted version."""
+    """An item with a bad value of the version; ``before`` is the value of the promoted version, if it was compared."""
 
     item: str
     value: float
@@ -79,14 +79,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a version. ``unclear`` is why it is inconclusive: too few items, or a guard that cannot decide."""
+    """The verdict on a version. ``unclear`` is why it is inconclusive: too few items, or possible undetected harm."""
 
     verdict: Verdict
     unclear: Unclear
     reason: str
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...] = ()  # remarks of the scorer on how it scored
-    leaks: Mapping[str, Any] | None = None  # items seen in training, and by which ancestor
+    notes: tuple[str, ...] = ()  # remarks of the scorer
+    leaks: Mapping[str, Any] | None = None  # test items that the version or one of its ancestors was trained on
 
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
@@ -95,14 +95,14 @@ class Judgement:
         return {**data, "notes": list(self.notes), "leaks": self.leaks}
 
 
-# Thresholds: a value that the version must reach by itself, either its mean or the cautious end of an interval.
+# Thresholds: a value that the version must reach without a comparison, by its mean or by the bound of an interval.
 EXAMPLES = 5
-UNBOUNDED_CLUSTERS_MIN = 20  # for values without limits: fewer clusters say too little about the tails
+UNBOUNDED_CLUSTERS_MIN = 20  # for values without limits: with fewer clusters the tails are unknown
 _ROUNDING = 1e-12
 
 
 def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding:
-    """Return whether ``gate``, a threshold, holds for the scores of its metric."""
+    """Return the finding of a threshold ``gate`` for the scores of its metric."""
     sign = 1 if gate.minimum is not None else -1
     wanted = gate.minimum if gate.minimum is not None else gate.maximum
     assert wanted is not None  # noqa: S101 - the reader of gates guarantees it
@@ -141,7 +141,7 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
 
 
 def surely_needed(wanted: float) -> int:
-    """Return the number of independent items that a version without a failure needs for a lower bound of ``wanted``."""
+    """Return how many independent items, all passed, give a lower bound of at least ``wanted`` for the pass rate."""
     return math.ceil(math.log(ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
 
 
@@ -149,8 +149,8 @@ def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float 
     """Return one-sided 95 % bounds of the mean; None for both if there are too few clusters.
 
     For values from 0 to 1 these are Clopper-Pearson bounds with the effective number of items: items divided by the
-    design effect, or the number of clusters if the values do not vary. Passed and failed vary most among such values,
-    so the bounds also hold for grades. For other values the bounds are those of the sign-flip test.
+    design effect, or the number of clusters if the values do not vary. Values of 0 and 1 have the largest variance, so
+    the bounds also hold for grades in between. For other values the bounds are those of the sign-flip test.
     """
     if all(0 <= value <= 1 for _, value in values):
         worth = spread.clusters if spread.error is None else spread.items / max(1.0, spread.design_effect)
@@ -172,7 +172,7 @@ def _lowest(scores: Mapping[str, Score], sign: int, wanted: float) -> tuple[Exam
 
 # Comparisons with the promoted version: proven better, no harm proven, or proven not worse by more than a margin.
 def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapping[str, Score]) -> Finding:
-    """Return the finding of a comparing gate; the outcome of a guard is decided later, by :func:`hold`."""
+    """Return the finding of a comparing gate; :func:`decide_guards` sets the outcome of a guard later."""
     sign = 1 if gate.aim == "high" else -1
     gains = differences(new, before, sign)
     spread = spread_of(gains)
@@ -214,11 +214,11 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
     return result if gate.kind == "no_harm" else _not_worse(result)
 
 
-def hold(guards: Sequence[Finding]) -> list[Finding]:
-    """Return the guards with their outcomes, by Holm's method: together they refuse an equal version in 5 % of cases.
+def decide_guards(guards: Sequence[Finding]) -> list[Finding]:
+    """Return the guards with their outcomes, by Holm's method: together they reject an equal version in 5 % of cases.
 
-    A guard fails if harm is proven. It does not ask for a proof of no harm, which sets of usual size cannot give. If
-    the set is too small to detect harm of the guard's margin, its outcome is ``harm_unclear`` and nothing is promoted.
+    A guard fails if harm is proven. It requires no proof of no harm, for which usual sets are too small. If the set is
+    too small to detect harm of the guard's margin, its outcome is ``harm_unclear`` and nothing is promoted.
     """
     outcomes: dict[int, Finding] = {}
     order = sorted(range(len(guards)), key=lambda place: _p(guards[place]))
@@ -312,7 +312,7 @@ def judge(
     findings = [_finding(gate, scores, in_force) for gate in gates]
     judged = [place for place, one in enumerate(findings) if one.outcome not in ("error", "not_asked")]
     guards = [place for place in judged if findings[place].gate.kind == "no_harm"]
-    for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
+    for place, finding in zip(guards, decide_guards([findings[place] for place in guards]), strict=True):
         findings[place] = finding
     leaks = leaks and _with_means(gates, scores, leaks)
     findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
@@ -320,7 +320,7 @@ def judge(
 
 
 def _with_means(gates: Sequence[QualityGate], scores: Scores, leaks: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the leaks with ``means``, by metric: over all items, and over those that were not seen."""
+    """Return the leaks with ``means``: for each metric, over all items and over the items that were not seen."""
     leaked = frozenset(leaks.get("leaked", ()))
     means, sentences = {}, list(leaks.get("sentences", ()))
     for metric in dict.fromkeys(gate.metric for gate in gates):
@@ -362,28 +362,28 @@ def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Find
 
 
 def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
-    def of(outcome: str) -> list[Finding]:
+    def with_outcome(outcome: str) -> list[Finding]:
         return [finding for finding in findings if finding.outcome == outcome]
 
-    if wrong := of("error"):
-        return Judgement("error", "", _all(wrong), findings)
-    if failed := of("failed"):
-        return Judgement("rejected", "", _all(failed), findings)
-    if few := of("not_enough_items"):
-        return Judgement("inconclusive", "not_enough_items", _all(few), findings)
-    if unclear := of("harm_unclear"):
-        return Judgement("inconclusive", "harm_unclear", _all(unclear), findings)
-    if why := _rests_on_a_doubtful_judge(findings, scores):
+    if wrong := with_outcome("error"):
+        return Judgement("error", "", _reasons_of(wrong), findings)
+    if failed := with_outcome("failed"):
+        return Judgement("rejected", "", _reasons_of(failed), findings)
+    if few := with_outcome("not_enough_items"):
+        return Judgement("inconclusive", "not_enough_items", _reasons_of(few), findings)
+    if unclear := with_outcome("harm_unclear"):
+        return Judgement("inconclusive", "harm_unclear", _reasons_of(unclear), findings)
+    if why := _doubtful_pass(findings, scores):
         return Judgement("error", "", why, findings)
-    passed, skipped = of("passed"), of("not_asked")
+    passed, skipped = with_outcome("passed"), with_outcome("not_asked")
     reason = f"{counted(len(passed), 'gate')} passed"
     if skipped:
         reason += f"; {counted(len(skipped), 'gate')} skipped: no promoted version to compare with"
     return Judgement("accepted", "", reason, findings)
 
 
-def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> str:
-    """Return why the pass is doubtful if it rests only on judging models that agree too little with people, else ""."""
+def _doubtful_pass(findings: Sequence[Finding], scores: Scores) -> str:
+    """Return why a pass is doubtful: only judging models that agree too little with people gave it; else ""."""
     metrics = [finding.gate.metric for finding in findings if finding.outcome == "passed"]
     doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
     if not metrics or not set(metrics) <= doubtful:
@@ -406,5 +406,5 @@ def _incomparable(scores: Scores, in_force: Scores) -> str:
     return ""
 
 
-def _all(findings: Sequence[Finding]) -> str:
+def _reasons_of(findings: Sequence[Finding]) -> str:
     return "; ".join(finding.reason for finding in findings)

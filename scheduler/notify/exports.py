@@ -1,4 +1,4 @@
-"""Exports: files for other programs that the daemon keeps up to date if the settings name them.
+"""Exports: files for other programs, which the daemon keeps up to date if they are set in ``[export]``.
 
 ``calendar`` is a file with running and planned sessions. ``series`` is a folder with the reported metrics of each job,
 as CSV (rewritten) and as a TensorBoard event file (append-only).
@@ -86,7 +86,7 @@ def csv_of(points: Sequence[Point]) -> str:
 
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
-    """Append the metrics since the last complete record of an event file; a record cut off by a crash is replaced."""
+    """Append the newer metrics after the last complete record of an event file, replacing an incomplete record."""
     existing = read_bounded(file, _FILE_BYTES_MAX) if file.exists() else b""
     last, end = newest(existing)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
@@ -107,7 +107,7 @@ def _write(file: Path, data: bytes) -> None:
         write_whole(file, data)
 
 
-# Running and planned sessions as an iCalendar file (RFC 5545). Pure.
+# Running and planned sessions as an iCalendar file (RFC 5545). Pure functions.
 def calendar_of(sessions: Sequence[TimelineSession], made_at: int) -> str:
     """Return an iCalendar file of sessions; instants are UTC, lines are folded as RFC 5545 requires.
 
@@ -159,11 +159,11 @@ def _folded(line: str) -> str:
     return "\r\n ".join([*pieces, piece])
 
 
-# TensorBoard's event files, written without TensorBoard: records of length, checksum and a few protobuf fields. Pure.
+# TensorBoard's event files, written without the library. Pure functions.
 #
-# A record is the length of its data (8 bytes), the masked CRC-32C of that, the data, and the masked CRC-32C of them.
-# The data are an ``Event``: wall time (field 1, double), step (2, varint), and the file's version (3) or a summary (5)
-# of values, each a tag (1) with a number (2, float).
+# A record is the length of its data (8 bytes), the masked CRC-32C of the length, the data, and the masked CRC-32C of
+# the data. The data are the protobuf message ``Event``: wall time (field 1, double), step (field 2, varint), and either
+# the file's version (field 3) or a summary (field 5), whose values have a tag (field 1) and a number (field 2, float).
 def _table() -> tuple[int, ...]:
     rows = []
     for byte in range(256):
@@ -178,7 +178,7 @@ _TABLE = _table()
 
 
 def first_record(at: float) -> bytes:
-    """Return the first record of an event file."""
+    """Return the first record of an event file, which has the version of the format."""
     version = b"brain.Event:2"
     return _record(_wall_time(at) + bytes([_VERSION, len(version)]) + version)
 
@@ -193,7 +193,7 @@ def record(at: float, step: int, values: Mapping[str, float]) -> bytes:
 
 
 def newest(data: bytes) -> tuple[float | None, int]:
-    """Return the wall time of the last complete record of a file, and its end offset; the rest was cut off."""
+    """Return the wall time and the end offset of the last complete record in ``data``; (None, 0) without one."""
     at, end = None, 0
     while end + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, end)

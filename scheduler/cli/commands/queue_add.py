@@ -188,7 +188,7 @@ def warn_of_gates(cli: Cli, spec: JobSpec) -> None:
 
 def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
     """Warn about pools that give a job no secrets, and about secrets that the daemon cannot read."""
-    from scheduler.host.doctor import trouble
+    from scheduler.host.doctor import secret_problem
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
     missing = [lacking for pool in pools if (lacking := facts.lacks_secrets(spec, pool, str))]
@@ -197,7 +197,7 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
             cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
     if any(facts.gives_secrets(pool) for pool in pools):
         for name in spec.secrets:
-            if wrong := trouble(cli.app, name):
+            if wrong := secret_problem(cli.app, name):
                 cli.out.warn(f"{spec.name} waits for its secret {name}: {wrong.why}: {wrong.file}. {wrong.remedy}")
 
 

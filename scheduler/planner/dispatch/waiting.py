@@ -1,4 +1,4 @@
-"""Waiting: the reason why a job does not start now, the first that applies in the order of ``core.reasons``."""
+"""Waiting: the reason why a job does not start now. The first class of ``core.reasons`` that applies is chosen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHEAPEST = 0.005
 def deferrals(
     case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None = None
 ) -> tuple[Deferral, ...]:
-    """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
+    """Return the reason why each waiting job, which neither runs nor starts now, waits; in the order of the queue."""
     started = {lane.job for one in placements if one.start <= case.now for lane in one.lanes}
     explain = _Waiting(case, placements, gate_passes, prices)
     return tuple(
@@ -56,8 +56,8 @@ class _Waiting:
         self.gate_passes = gate_passes
         self.planned: dict[str, Placement] = {}  # by job, its first session
         self.placements = placements
-        # Seconds free now beside all planned sessions, by pool and devices.
-        self.beside: dict[tuple[int, int], int] = {}
+        # Cache by pool and devices: the seconds that are free from now on, with all planned sessions booked.
+        self.free_now: dict[tuple[int, int], int] = {}
         self.now_by_pool: dict[str, Placement] = {}
         for placement in placements:
             if placement.start <= case.now:
@@ -68,7 +68,7 @@ class _Waiting:
 
     def reason(self, job: PlannerJob) -> Reason:
         """Return the first reason that applies, with the job's first session in the plan."""
-        reason = self._first(job)
+        reason = self._first_reason(job)
         if job.view.blocked is not None or job.gate_shut or isinstance(reason, NoAllowedPool | DoesNotFit):
             return reason
         planned = self.planned.get(job.view.name)
@@ -76,16 +76,16 @@ class _Waiting:
             return replace(reason, unplanned_until=self.case.until)
         return replace(reason, planned_pool=planned.pool, planned_start=planned.start)
 
-    def _first(self, job: PlannerJob) -> Reason:
+    def _first_reason(self, job: PlannerJob) -> Reason:
         view = job.view
         if view.blocked is not None:
             return view.blocked
-        if job.gate_shut:  # for good, so that a release would help nothing
-            return self._gate(job)
+        if job.gate_shut:  # permanently, so the release time does not matter
+            return self._gate_reason(job)
         if job.release > self.case.now:
             return NotReleased(job.release, view.why_not_before(job.release))
         if job.gate_parent is not None:
-            return self._gate(job)
+            return self._gate_reason(job)
         pools = [capacity.pool for capacity in self.case.capacities]
         permitted = [pool for pool in pools if not view.allowed_pools or pool.name in view.allowed_pools]
         if not permitted:
@@ -97,17 +97,17 @@ class _Waiting:
         ]
         if not usable:
             return _does_not_fit(view, permitted)
-        return self._too_late(job, usable) or self._room(job, usable)
+        return self._deadline_reason(job, usable) or self._pools_reason(job, usable)
 
-    def _gate(self, job: PlannerJob) -> Reason:
+    def _gate_reason(self, job: PlannerJob) -> Reason:
         gate = job.view.gate
         if gate is None:
             raise ValueError(f"{job.view.name} waits for a gate it does not have")
         reached = self.case.snapshot.progress(gate.parent) or 0.0
         return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
 
-    def _too_late(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason | None:
-        """Return a reason if one session on the fastest pool, from now on, would miss the deadline."""
+    def _deadline_reason(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason | None:
+        """Return a reason if even one long session on the fastest pool, starting now, would miss the deadline."""
         if job.deadline is None:
             return None
         possible = max(0, job.deadline - self.case.now)
@@ -116,8 +116,8 @@ class _Waiting:
             return None
         return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
 
-    def _room(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason:
-        """Return the job that outbids it on the best pool with room, or what the best pool lacks.
+    def _pools_reason(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason:
+        """Return why no pool runs the job now: another job gets the best pool with room, or the best pool lacks room.
 
         For a planned job only the pool of its first session is considered.
         """
@@ -131,26 +131,26 @@ class _Waiting:
             if first is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, first.lanes[0].job)
         reasons = [
-            (_RANK[type(reason)], rank, reason)
+            (_ORDER[type(reason)], rank, reason)
             for rank, (number, offer) in enumerate(ranked)
-            if (reason := self._lacks(job, number, offer)) is not None
+            if (reason := self._missing_room(job, number, offer)) is not None
         ]
         if reasons:
             return min(reasons, key=lambda one: one[:2])[2]
-        return self._later(job, *ranked[0])
+        return self._reserved(job, *ranked[0])
 
-    def _later(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason:
-        """Return the reason why the best pool has room but stays idle now: a later session of the plan."""
+    def _reserved(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason:
+        """Return the reason if the best pool has room but stays idle now for a later session of the plan."""
         capacity, now = self.case.capacities[number], self.case.now
         key = number, offer.fewest
-        if key not in self.beside:
+        if key not in self.free_now:
             booked = capacity.copy()
             for placement in self.placements:
                 if placement.pool == capacity.pool.name:
                     booked.book(placement.start, placement.end, placement.devices)
-            self.beside[key] = booked.room(now, offer.fewest).seconds
+            self.free_now[key] = booked.room(now, offer.fewest).seconds
         planned = self.planned.get(job.view.name)
-        free = min(self.beside[key], (self.case.until if planned is None else planned.start) - now)
+        free = min(self.free_now[key], (self.case.until if planned is None else planned.start) - now)
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
@@ -172,7 +172,7 @@ class _Waiting:
             price = per_hour if per_hour >= CHEAPEST else None
         return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
-    def _lacks(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason | None:
+    def _missing_room(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason | None:
         capacity = self.case.capacities[number]
         room = self._room_now(number, offer)
         name = capacity.pool.name
@@ -192,7 +192,7 @@ class _Waiting:
         return QuotaEmpty(name, room.limited_by, more)
 
     def _room_now(self, number: int, offer: JobOffer) -> Room:
-        """Return the longest session that the pool allows now, without any planned session."""
+        """Return the longest session that the pool would allow now if no session were planned."""
         key = number, offer.fewest
         if key not in self.rooms:
             self.rooms[key] = self.case.capacities[number].room(self.case.now, offer.fewest)
@@ -205,7 +205,7 @@ class _Waiting:
         return "outside its hours"
 
     def _more_room(self, capacity: PoolCapacity, needed: int, offer: JobOffer) -> int | None:
-        """Return the first instant within the horizon with ``needed`` free seconds, without any planned session."""
+        """Return the first instant in the horizon with ``needed`` free seconds if no session were planned."""
         instant = capacity.next_change(self.case.now)
         while instant < min(self.case.until, NEVER):
             if capacity.room(instant, offer.fewest).seconds >= needed:
@@ -214,7 +214,7 @@ class _Waiting:
         return None
 
 
-_RANK: Mapping[type, int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, DevicesTaken: 2, LeftoverTooShort: 3}
+_ORDER: Mapping[type, int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, DevicesTaken: 2, LeftoverTooShort: 3}
 
 
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:

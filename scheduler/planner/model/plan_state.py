@@ -1,6 +1,6 @@
 """Plan state: the state of jobs and pools after all sessions of a schedule.
 
-A walk that extends a schedule starts from it. The state with a few sessions fewer is derived from it.
+A walk that extends the schedule starts from this state. The state without some sessions is computed from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlanState:
-    """``bookings`` in schedule order; by job the steps left, and the pool and the end of its last session."""
+    """``bookings`` in schedule order; ``remaining`` steps, ``last_pool`` and end of the last session by job."""
 
     __slots__ = (
         "_by_job", "_states", "_walked", "bookings", "case_jobs", "free_from", "last_pool", "remaining", "turns",
@@ -33,9 +33,9 @@ class PlanState:
         states: Sequence[CapacityState],
         walked: tuple[Sequence[Booking], Sequence[CapacityState]] | None = None,
     ) -> None:
-        """Keep ``jobs`` (steps left, last pools, ends) and the pools' states; neither is copied.
+        """Store ``jobs`` (remaining steps, last pools, ends of last sessions) and the pools' states without copying.
 
-        ``walked`` are the sessions of a walk that started from ``states``, and the pools' states at its end.
+        ``walked`` has the sessions of a walk that started from ``states``, and the pools' states at its end.
         """
         self.case_jobs = case.jobs  # the list that the indices refer to
         self.bookings = bookings
@@ -69,7 +69,7 @@ class PlanState:
         return self._by_job
 
     def without_booked(self, case: Case, removed: Collection[Booking]) -> PlanState:
-        """Return the state without the ``removed`` sessions."""
+        """Return the state after all sessions except the ``removed`` ones."""
         remaining, last_pool, free_from = self.remaining.copy(), self.last_pool.copy(), self.free_from.copy()
         turns = self.turns.copy() if self.turns else self.turns
         by_pool: dict[int, list[PoolUse]] = {}

@@ -52,9 +52,9 @@ _CONFIG_BYTES_MAX = 1 << 20
 
 
 def of_platforms(settings: Settings) -> list[Problem]:
-    """Return the enabled pools of unknown platforms, on which nothing can be started."""
+    """Return a problem for each enabled pool of an unknown platform."""
     return [
-        _placed(
+        _problem(
             settings.origin("pools"),
             f"pools.{pool.name}.platform",
             pool.platform,
@@ -67,7 +67,7 @@ def of_platforms(settings: Settings) -> list[Problem]:
 
 
 def of_store(settings: Settings, make: Callable[[], object]) -> list[Problem]:
-    """Return the problem of an artifact store with invalid options; ``make`` opens it. A folder is not opened."""
+    """Return the problem of an artifact store with invalid options; ``make`` opens it. Folders are not checked."""
     if settings.artifacts.kind != "directory":
         try:
             make()
@@ -79,13 +79,13 @@ def of_store(settings: Settings, make: Callable[[], object]) -> list[Problem]:
 def of_options(
     settings: Settings, make: Callable[[str, Path], object], targets: Mapping[str, ServedAt]
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return the pools and targets with invalid options, and those that cannot be created now.
+    """Return the problems of pools and targets: those with invalid options, and those that cannot be created now.
 
-    The latter lack credentials or a library, and do not affect the others. ``make`` creates the adapter of a named pool
-    in a folder and raises PlatformError.
+    The second list is for pools and targets that lack credentials or a library, which does not affect others.
+    ``make`` creates the adapter of a named pool in a folder and raises PlatformError.
     """
-    wrong: list[Problem] = []
-    doubtful: list[Problem] = []
+    invalid: list[Problem] = []
+    unavailable: list[Problem] = []
     for pool in settings.pools:
         if pool.enabled and pool.platform in all_names():
             try:
@@ -97,54 +97,59 @@ def of_options(
                 )
                 why = f"nothing can be started there: {failure.why}"
                 problem = Problem(settings.origin("pools"), f"pools.{pool.name}", "", why, failure.remedy)
-                (wrong if isinstance(error, BadOption) else doubtful).append(problem)
+                (invalid if isinstance(error, BadOption) else unavailable).append(problem)
     for name, target in targets.items():
         try:
             target.open()
         except TargetError as error:
             why = f"nothing can be deployed there: {error.why}"
             problem = Problem(settings.origin("targets"), f"targets.{name}", "", why, error.remedy)
-            (wrong if isinstance(error, BadTargetOption) else doubtful).append(problem)
-    return wrong, doubtful
+            (invalid if isinstance(error, BadTargetOption) else unavailable).append(problem)
+    return invalid, unavailable
 
 
 def of_privacy(config: Path | None) -> list[Problem]:
-    """Return the settings whose secrets other users of this machine can read, and those with an old name."""
+    """Return a problem for each setting with an old name or with a secret that other users of this machine can read."""
     layers = read_layers(config)
     return [*exposed_secrets(layers), *layers.renamed]
 
 
 def of_units(settings: Settings) -> list[Problem]:
-    """Return the durations and limits without a unit, which are read as seconds."""
-    return list(_bare(settings, Settings, settings.written, ""))
+    """Return a problem for each duration or limit without a unit, which is read as seconds."""
+    return list(_numbers_without_unit(settings, Settings, settings.written, ""))
 
 
 def of_names(files: Iterable[Path]) -> list[Problem]:
-    """Return the keys with old names in model files and job files."""
+    """Return a problem for each key with an old name in model files and job files."""
     result = []
     for file in files:
-        document = read_toml(file) if file.is_file() else {}  # pipes can be read only once
+        document = read_toml(file) if file.is_file() else {}  # a pipe was already read, and cannot be read twice
         tables = {f"jobs.{entry.get('name')}.": entry for entry in _tables(document.get("jobs"))}
         for label, table in {"": document, "defaults.": document.get("defaults"), **tables}.items():
             for old, new in OLD_NAMES.items():
                 if isinstance(table, dict) and old in table:
                     why = f"this key is now called {new}"
-                    result.append(_placed(str(file), f"{label}{old}", table[old], why, "rename it; the old name works"))
+                    result.append(
+                        _problem(str(file), f"{label}{old}", table[old], why, "rename it; the old name works")
+                    )
     return result
 
 
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
-    """Return what sessions of these jobs will not find; without ``file`` the places come from the catalogues."""
+    """Return the problems of these jobs, for example missing pools and files.
+
+    ``file`` is the file with the jobs, for the messages; "": the models file that defines each job.
+    """
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
     result: list[Problem] = []
     for spec, where, label in _defined(settings, specs, file):
         result += [
-            _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
+            _problem(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
             for name in spec.pools
             if name not in pools
         ]
         result += [
-            _placed(where, f"{label}inputs", one.source, "there is no such folder", "check the path")
+            _problem(where, f"{label}inputs", one.source, "there is no such folder", "check the path")
             for one in spec.inputs
             if not is_remote(one.source) and not Path(one.source).is_dir()
         ]
@@ -152,38 +157,38 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             try:
                 read_demands(Path(wanted.source))
             except RequirementsError as error:
-                result.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
+                result.append(_problem(where, f"{label}requirements", wanted.source, error.why, error.remedy))
         here = any(traits(pool.platform).runs_here for pool in _eligible(settings, spec))
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
             assert spec.code is not None  # noqa: S101 - for the type checker: only code raises it
-            result.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
+            result.append(_problem(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
-        result += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
+        result += [_problem(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
         if spec.mixture is None and _TRAINERS.intersection(spec.command) and "--data" not in spec.command:
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
-            result.append(_placed(where, f"{label}command", word, why, "add mixture = {}"))
+            result.append(_problem(where, f"{label}command", word, why, "add mixture = {}"))
         named = settings.corpus.sources or (settings.artifacts.root / "corpus").is_dir()
         if spec.mixture is not None and not named:
             result.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
         version = spec.mixture.corpus if spec.mixture is not None else ""
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"
-            result.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
-        for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
-            result.append(_placed(where, f"{label}command", word, why, remedy))
+            result.append(_problem(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
+        for word, why, remedy in _missing_files(spec, bundle, inside, here=here):
+            result.append(_problem(where, f"{label}command", word, why, remedy))
     return result
 
 
 def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = "") -> None:
-    """Raise ProblemsFound for jobs of finetune.py that no session, or none with certain numbers of devices, can train.
+    """Raise ProblemsFound if finetune.py cannot train one of the jobs on every number of devices that it may get.
 
-    Arguments as of ``of_jobs``.
+    The arguments are those of ``of_jobs``.
     """
     wrong = [
-        _placed(where, f"{label}command", word, why, remedy)
+        _problem(where, f"{label}command", word, why, remedy)
         for spec, where, label in _defined(settings, specs, file)
         for word, why, remedy in of_trainer(spec, _eligible(settings, spec))
     ]
@@ -195,7 +200,7 @@ def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterato
     """Yield each job with its file and the prefix of its keys there."""
     catalogues = {
         str(entry.get("name")): str(path)
-        for path in (reversed(settings.models) if not file else ())  # the first one counts
+        for path in (reversed(settings.models) if not file else ())  # the first definition of a job counts
         for entry in _tables(read_toml(path).get("jobs"))
     }
     anywhere = ", ".join(map(str, settings.models))
@@ -207,7 +212,7 @@ def _eligible(settings: Settings, spec: JobSpec) -> list[Pool]:
     return [pool for pool in settings.pools if pool.enabled and (not spec.pools or pool.name in spec.pools)]
 
 
-def _lost_words(
+def _missing_files(
     spec: JobSpec, bundle: Path, inside: frozenset[str] | None, *, here: bool
 ) -> Iterator[tuple[str, str, str]]:
     first, *rest = spec.command
@@ -216,7 +221,7 @@ def _lost_words(
             yield word, "the shipped payload has no such file", "see docs/configuration.md for what it has"
     if "{" not in first:
         if "/" in first and not first.startswith("/"):
-            yield from _lost_file(first, inside)
+            yield from _missing_file(first, inside)
         elif first.startswith("/"):
             if here and not os.access(first, os.X_OK):
                 yield first, "this machine has no such program", "check the path and its mode"
@@ -224,13 +229,13 @@ def _lost_words(
             yield first, "this machine has no such command", "install it, write its whole path, or use {python}"
     if rest and _RUNNERS.fullmatch(first) and _SCRIPT.fullmatch(rest[0]) and "{" not in rest[0]:
         if not rest[0].startswith("/"):
-            yield from _lost_file(rest[0], inside)
+            yield from _missing_file(rest[0], inside)
         elif here and not Path(rest[0]).exists():
             yield rest[0], "this machine has no such file", "check the path"
 
 
-def _lost_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[str, str, str]]:
-    """Look for a file in the folder that a session starts in: that of the job's code, or an empty one."""
+def _missing_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[str, str, str]]:
+    """Yield (word, reason, remedy) if a file is not in a session's working folder, which has only the job's code."""
     if inside is None:
         remedy = 'write the whole path, or name its folder: code = "."'
         yield word, "a session starts in an empty folder, where it is not", remedy
@@ -238,37 +243,36 @@ def _lost_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[str, 
         yield word, "the job's code has no such file", "check the path; git or .schedignore may leave it out"
 
 
-def _bare(settings: Settings, kind: type, table: Mapping[str, Any], label: str) -> Iterator[Problem]:
+def _numbers_without_unit(settings: Settings, kind: type, table: Mapping[str, Any], label: str) -> Iterator[Problem]:
     for key, (name, annotation) in keys_of(kind).items():
         value, inner = table.get(key), table_in(annotation)
         if inner is not None and isinstance(value, dict):
-            yield from _bare(settings, inner, value, f"{label}{key}.")
+            yield from _numbers_without_unit(settings, inner, value, f"{label}{key}.")
         elif inner is not None:
             for entry in _tables(value):
-                yield from _bare(settings, inner, entry, f"{label}{key}.{entry.get('name')}.")
+                yield from _numbers_without_unit(settings, inner, entry, f"{label}{key}.{entry.get('name')}.")
         elif "_seconds" in name or name == "limit":
             bare = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
             if bare and not isinstance(value, bool) and int(value or 0) > 0:
                 where, meant = f"{label}{key}", f"it has no unit and means {show_duration(int(value or 0))}"
                 remedy = f'write "{value}h", "{value}m" or "{value}s"'
-                yield _placed(settings.origin(where), where, value, meant, remedy)
+                yield _problem(settings.origin(where), where, value, meant, remedy)
 
 
 def _tables(value: object) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list | tuple) else []
 
 
-def _placed(file: str, key: str, value: object, why: str, remedy: str) -> Problem:
-    """Return a problem with the line in its file, where that can be told."""
+def _problem(file: str, key: str, value: object, why: str, remedy: str) -> Problem:
+    """Return a problem, with its line in the file if that can be located."""
     return placed(Problem(file, key, as_toml(value), why, remedy))
 
 
-# Jobs of finetune.py that cannot train: rows too long for the model, or that some number of devices cannot share.
-#
-# Refused when a job is added or changed and when settings are checked, by the command and by the model's config.json
-# where it lies on this machine. A session refuses the same before its first step, but perhaps days later.
+# Jobs of finetune.py that cannot train: rows too long for the model, or a batch that some number of devices cannot
+# share. They are rejected when a job is added or changed and when settings are checked. The check reads the command,
+# and the model's config.json if it is on this machine. A session would reject them too, but perhaps days later.
 def of_trainer(spec: JobSpec, pools: Iterable[Pool]) -> Iterator[tuple[str, str, str]]:
-    """Yield an option of finetune.py, why no session, or none with so many devices, can train with it, and a remedy."""
+    """Yield (option, reason, remedy) for options of finetune.py with which a session cannot train."""
     start = next((place for place, word in enumerate(spec.command) if word.endswith(TRAINER)), None)
     if start is None:
         return
@@ -291,14 +295,14 @@ def of_trainer(spec: JobSpec, pools: Iterable[Pool]) -> Iterator[tuple[str, str,
             read_json(read_bounded(Path(model.partition("#")[0]) / "config.json", _CONFIG_BYTES_MAX)) if model else None
         )
     except (OSError, ValueError):
-        config = None  # it is elsewhere, or the session will report the error
+        config = None  # the model is not on this machine, or the session will report the error
     if isinstance(config, dict):
         try:
             check_length(length, config, model)
         except TrainingRefused as error:
             yield "--length", str(error), "change it in the command"
     options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=flags.get("--stage") or "sft")
-    # With --devices, which counts per node, several nodes may use more; what fits them fits fewer devices too.
+    # --devices counts per node, so several nodes may use more; a batch that fits them fits fewer devices, too.
     counts = {min(count, devices_max or count) for pool in pools for count in _counts(spec, pool)}
     for devices in sorted(counts):
         try:
@@ -315,15 +319,14 @@ def _counts(spec: JobSpec, pool: Pool) -> list[int]:
     return [count for count in offered if spec.needs.devices_min <= count <= most]
 
 
-# Concerns about gates: a test set that cannot be read, or is too small for a gate ever to decide.
+# Concerns about gates: a test set that cannot be read, or is so small that a gate can never pass or fail.
 #
-# They are found when a job is added and when settings are checked, before weeks of training for a gate that no scores
-# can pass.
+# They are reported when a job is added and when settings are checked, before weeks of training are spent in vain.
 _REMEDY = "add items to the set, or ask for less"
 
 
 def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (key, value, reason, remedy) of everything that keeps the gates of a job from deciding.
+    """Yield (key, value, reason, remedy) for each problem that makes a gate of the job useless.
 
     Test sets that are not on this machine, or that are made from a corpus, are skipped.
     """
@@ -361,10 +364,10 @@ def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[Quality
 
 # The minimum size of a test set.
 def smallest_set(gate: QualityGate, guards: int = 1) -> int:
-    """Return the size of a test set below which a gate can never decide.
+    """Return the minimum size of a test set for a gate.
 
-    A threshold by bound needs so many items to pass, a comparison so many clusters (independent items); a guard, one of
-    ``guards``, can never refuse with fewer clusters.
+    For a threshold by bound: the items without which it can never pass. For a comparison: the clusters (independent
+    items) without which it can never pass. For one of ``guards`` guards: the clusters without which it can never fail.
     """
     if gate.kind == "threshold":
         if gate.by == "point":
