@@ -137,13 +137,13 @@ def test_a_manifest_that_no_launch_of_ours_can_have_made_is_refused_and_told_onc
 def test_a_refusal_whose_event_was_not_written_is_told_the_next_time(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complaints = border.Complaints(world.ports)
-    refused = [border.NotBelieved("ufm", "manifest", (Rejection("step", "not a number", "x"),))]
+    complaints = border.RejectionLog(world.ports)
+    refused = [border.RejectedInput("ufm", "manifest", (Rejection("step", "not a number", "x"),))]
     with monkeypatch.context() as broken:
         broken.setattr(events, "append", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            complaints.tell(refused, {"ufm"}, world.ports.clock.now())
-    complaints.tell(refused, {"ufm"}, world.ports.clock.now())
+            complaints.report(refused, {"ufm"}, world.ports.clock.now())
+    complaints.report(refused, {"ufm"}, world.ports.clock.now())
     with world.ports.database.read() as tx:
         assert [event.subject for event in events.tail(tx, kinds=["report.refused"])] == ["ufm"]
 

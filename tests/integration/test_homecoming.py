@@ -18,7 +18,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Ended, Outcome
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.observation import LiveJobs, Observation
-from scheduler.service.facts.observe import PATIENCE_SECONDS, Homecoming
+from scheduler.service.facts.observe import PATIENCE_SECONDS, OutputCollection
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.engine import Database
@@ -192,11 +192,11 @@ def test_the_same_step_of_an_earlier_attempt_is_not_what_this_one_saved(
     (lane,) = run.lanes
     run = replace(run, lanes=(replace(lane, attempt=2, restore_step=STEP if restored else None),))
     earlier = [manifest_key("ufm", STEP, 1)]
-    seen = Observation(listed={"ufm"}, home={KEY})
+    seen = Observation(listed={"ufm"}, collected={KEY})
     seen.results[KEY, 0] = LaneReport(run=KEY, lane=0, job="ufm", checkpoint_step=STEP, restored_step=restored)
-    home = Homecoming(world.ports)
-    home.judge([run], LiveJobs({"ufm": 1_000}, {"ufm": STEP - 100}, earlier), seen, world.clock.present)
+    home = OutputCollection(world.ports)
+    home.update([run], LiveJobs({"ufm": 1_000}, {"ufm": STEP - 100}, earlier), seen, world.clock.present)
     assert seen.awaited == {KEY: f"step {STEP} of ufm is not here, or damaged"}
     seen.awaited.clear()
-    home.judge([run], LiveJobs({}, {}, [*earlier, manifest_key("ufm", STEP, 2)]), seen, world.clock.present)
+    home.update([run], LiveJobs({}, {}, [*earlier, manifest_key("ufm", STEP, 2)]), seen, world.clock.present)
     assert not seen.awaited

@@ -31,7 +31,7 @@ from scheduler.service.deploy.deployer import Deployments
 from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import apply, extend
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
-from scheduler.service.facts.observe import Homecoming, observe
+from scheduler.service.facts.observe import OutputCollection, observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.verification import Suspects
 from scheduler.service.faults.isolation import (
@@ -114,16 +114,16 @@ class Cycle:
         self._sweeps: Sequence[str] = ()  # sweeps with a decision to store
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
-        self._complaints = border.Complaints(ports)
+        self._rejections = border.RejectionLog(ports)
         self._poisoned = Poisoned(ports)
         self._unclear = Poisoned(ports, RUN_UNCLEAR, CLEAR)
-        self._untold: dict[str, tuple[int, str]] = {}  # by run: since when its state is unknown, and why
+        self._undetermined: dict[str, tuple[int, str]] = {}  # by run: since when its state is unknown, and why
         self._stuck = StuckLanes(ports)
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)
         self._late = LateSessions(ports)
-        self._home = Homecoming(ports)
+        self._collection = OutputCollection(ports)
         self._waits = QueueWaits(ports)
         self._places = Places(ports)
         self._postponements = Postponements(ports)
@@ -187,17 +187,17 @@ class Cycle:
         if not loaded.live:
             self._poisoned.note(loaded.keys, self._late.faults, now)
             return now
-        observed = observe(ports, loaded.live, loaded.stored, self._home, now)
+        observed = observe(ports, loaded.live, loaded.stored, self._collection, now)
         now = ports.clock.now()
         self._places.note(observed.reachable, observed.troubles, now)
         self._note_running(loaded.live, observed)
         self._waits.note(loaded.live, observed, now)
         faults = dict(observed.poisoned)
         # A state that a platform cannot report stays unknown until it is reported; silence in between changes nothing.
-        untold = {key: report for key, report in self._untold.items() if key not in observed.asked_at}
-        for key, why in observed.untold.items():
-            untold[key] = self._untold[key][0] if key in self._untold else now, why
-        self._untold = untold
+        undetermined = {key: report for key, report in self._undetermined.items() if key not in observed.asked_at}
+        for key, why in observed.undetermined.items():
+            undetermined[key] = self._undetermined[key][0] if key in self._undetermined else now, why
+        self._undetermined = undetermined
         observed.results = self._stuck.judged(observed.results)
         steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
         # Reports that have not been read yet count as unchanged.
@@ -211,10 +211,10 @@ class Cycle:
         }
         if steps or observed.heartbeats or observed.results or observed.manifests or observed.bad:
             faults |= self._write_down(loaded.live, observed, steps, now)
-        self._complaints.tell(observed.refused, {run.key for run in loaded.live} | set(loaded.stored.targets), now)
+        self._rejections.report(observed.refused, {run.key for run in loaded.live} | set(loaded.stored.targets), now)
         self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
         patience = ports.policy.overdue_seconds  # a requeued job is unclear for a minute
-        unclear = {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
+        unclear = {key: why for key, (since, why) in self._undetermined.items() if now - since >= patience}
         self._unclear.note(loaded.keys, unclear, now)
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
@@ -297,7 +297,7 @@ class Cycle:
             ),
             overdue_seconds=ports.policy.overdue_seconds,
             complete=observed.is_complete(run),
-            heard=observed.heard(run),
+            heard=observed.wrote(run),
             begun=observed.begun(run),
             lost=observed.lost.get(run.key, ""),
             declared=loaded.stored.declared.get(run.key),

@@ -25,13 +25,13 @@ class Observation:
     """The answers, by run ID and lane index.
 
     Platforms: ``reachable`` are the pools that answered, ``troubles`` the errors of others. ``asked_at`` is when the
-    answered query of a run was sent, perhaps some cycles ago. ``unclear`` are runs with an invalid answer; ``untold``
-    are those whose platform reports that it does not know, with the reason.
+    answered query of a run was sent, perhaps some cycles ago. ``unclear`` are runs with an invalid answer,
+    ``undetermined`` those whose state the platform reports as unknown, with the reason.
     Store: ``manifests`` are new checkpoints, ``bad`` are (key of a manifest, error). ``unread`` are runs without an
     answer, ``late`` those whose query is still running, ``alive`` those that have written anything. ``listed`` are jobs
-    with all manifests; other jobs may have more.
-    Outputs: ``awaited`` are ended runs whose outputs are not collected yet, ``lost`` those whose outputs are given up,
-    both with what is missing; ``home`` are ended runs without outputs to collect.
+    whose manifests are all known.
+    Outputs: ``awaited`` are ended runs whose outputs are not collected yet, ``lost`` those whose outputs were given up,
+    both with the missing outputs; ``collected`` are ended runs without outputs to collect.
     ``poisoned`` are runs that cannot be handled, with the error; ``refused`` are rejected values.
     """
 
@@ -47,17 +47,17 @@ class Observation:
     listed: set[str] = field(default_factory=set)
     alive: set[str] = field(default_factory=set)
     unclear: set[str] = field(default_factory=set)
-    untold: dict[str, str] = field(default_factory=dict)
+    undetermined: dict[str, str] = field(default_factory=dict)
     poisoned: dict[str, str] = field(default_factory=dict)
-    refused: list[border.NotBelieved] = field(default_factory=list)
+    refused: list[border.RejectedInput] = field(default_factory=list)
     awaited: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-    home: set[str] = field(default_factory=set)
+    collected: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
 
     @contextmanager
     def isolated(self, key: str) -> Iterator[None]:
-        """Record an exception of the body as a fault of one run, which then cannot end. Raises as isolated_run."""
+        """Record an exception of the body as a fault of one run, which then cannot end. Raises as isolated_run does."""
         faults: dict[str, str] = {}
         with isolated_run(faults, key):
             yield
@@ -66,7 +66,7 @@ class Observation:
             self.unread.add(key)
 
     def part(self, runs: Sequence[Run], *, regarded: bool) -> Observation:
-        """Return the part of ``runs`` that is to be written; with reports of their sessions if ``regarded``."""
+        """Return the part of the answers that concerns ``runs``; with reports of their sessions if ``regarded``."""
         keys, names = {run.key for run in runs}, {lane.job for run in runs for lane in run.lanes}
         return Observation(
             heartbeats={lane: report for lane, report in self.heartbeats.items() if regarded and lane[0] in keys},
@@ -75,7 +75,7 @@ class Observation:
             bad=[(key, why) for key, why in self.bad if (named := split_key(key)) and named[0] in names],
         )
 
-    def take(self, other: Observation) -> None:
+    def add(self, other: Observation) -> None:
         """Add an answer of the artifact store."""
         self.heartbeats |= other.heartbeats
         self.results |= other.results
@@ -89,20 +89,20 @@ class Observation:
         self.refused += other.refused[: max(0, REFUSED_AT_ONCE - len(self.refused))]
 
     def is_reached(self, run: Run) -> bool:
-        """Whether the run's platform gave a valid answer about it, also if it does not list the run."""
+        """Return whether the platform gave a valid answer about the run; "no such session" is one."""
         return run.key in self.asked_at and run.key not in self.unclear
 
-    def heard(self, run: Run) -> bool:
-        """Whether a lane of the run has written anything to the store."""
+    def wrote(self, run: Run) -> bool:
+        """Return whether a lane of the run has written anything to the store."""
         return run.key in self.alive
 
     def begun(self, run: Run) -> frozenset[int]:
-        """Return the lanes of the run that report that their command has begun."""
+        """Return the indices of the lanes whose command has begun."""
         reports = {lane.index: self.heartbeats.get((run.key, lane.index)) for lane in run.lanes}
         return frozenset(index for index, report in reports.items() if report is not None and _has_begun(report))
 
     def is_complete(self, run: Run) -> bool:
-        """Whether the observation has everything that the run's open lanes wrote to the artifact store."""
+        """Return whether the observation has everything that the run's open lanes wrote to the artifact store."""
         if run.key in self.unread or run.key in self.awaited:
             return False
         return all(lane.job in self.listed for lane in run.lanes if lane.outcome is None)
@@ -127,8 +127,8 @@ class LiveJobs:
     declared: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
-# Declared ends: a person states that a session has ended about which its platform gives no answer. The run is charged
-# until ``ended`` of the event, in UTC seconds.
+# Declared ends: a person states that a session has ended if its platform does not answer. The run is charged until
+# ``ended`` of the event, in UTC seconds.
 DECLARED = "run.declared_lost"
 
 

@@ -1,4 +1,4 @@
-"""Observe: query platforms and the artifact store about live runs. No transaction is open; nothing is decided here."""
+"""Observe: query platforms and the artifact store about live runs, without decisions and without a transaction."""
 
 from __future__ import annotations
 
@@ -29,52 +29,56 @@ from scheduler.store import checkpoints, events, jobs, runs
 
 _REPORT_BYTES = 1 << 20
 PATIENCE_SECONDS = 6 * HOUR
-_AGAIN_SECONDS, _AGAIN_SECONDS_MAX = 60, HOUR // 2
+_RETRY_SECONDS, _RETRY_SECONDS_MAX = 60, HOUR // 2
 AWAITED, LOST = "session.awaited", "session.lost"
-_MANIFESTS_AT_ONCE = 1_000  # of one job; no session writes so many between two cycles
+_MANIFESTS_AT_ONCE = 1_000  # maximum for one job; no session writes so many between two cycles
 
 
-def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, home: Homecoming, now: int) -> Observation:
-    """Return the observation of every live run.
+def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, outputs: OutputCollection, now: int) -> Observation:
+    """Return the observation of all live runs.
 
-    The store is listed only for jobs whose payload reports a higher checkpoint than is recorded, and for jobs whose
-    lane may end now.
+    The store is listed only for jobs that report a higher checkpoint than is recorded, and for jobs of runs that may
+    end now.
     """
-    heard = Observation()
-    _ask_platforms(ports, runs, heard, now)
+    observation = Observation()
+    _query_platforms(ports, runs, observation, now)
     ended: list[Run] = []
     due: list[Run] = []
     for run in runs:
-        with heard.isolated(run.key):
-            ended += [run] if _is_ended(run, heard) else []
-            due += [run] if run in ended and home.is_due(run, heard, now) else []
-    _bring_home(ports, due, heard, now)
-    heard.home = {run.key for run in ended if run.key not in heard.unread and run.key not in heard.awaited}
+        with observation.isolated(run.key):
+            ended += [run] if _is_ended(run, observation) else []
+            due += [run] if run in ended and outputs.is_due(run, observation, now) else []
+    _collect_outputs(ports, due, observation, now)
+    observation.collected = {
+        run.key for run in ended if run.key not in observation.unread and run.key not in observation.awaited
+    }
     stages: dict[str, str] = {}
     for run in runs:
-        with heard.isolated(run.key):
-            stages[run.key] = _stage(run, heard, now)
+        with observation.isolated(run.key):
+            stages[run.key] = _stage(run, observation, now)
     to_ask = [run for run in runs if run.key in stages]
-    _ask_for_reports(ports, [run for run in to_ask if not isinstance(run.state, Reserved)], stored, heard, stages, home)
-    _ask_for_manifests(ports, to_ask, stored, heard, stages, home, now)
-    with_result = {key for key, _ in heard.results}
-    home.judge([run for run in runs if run in ended or run.key in with_result], stored, heard, now)
-    return heard
+    _query_reports(
+        ports, [run for run in to_ask if not isinstance(run.state, Reserved)], stored, observation, stages, outputs
+    )
+    _query_manifests(ports, to_ask, stored, observation, stages, outputs, now)
+    with_result = {key for key, _ in observation.results}
+    outputs.update([run for run in runs if run in ended or run.key in with_result], stored, observation, now)
+    return observation
 
 
-def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, now: int) -> None:
+def _query_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, now: int) -> None:
     launched: dict[str, dict[str, int | None]] = {}
     for run in runs:
         launched.setdefault(run.pool, {})[run.key] = run.planned_start
 
-    def ask(pool: str) -> tuple[int, tuple[list[str], border.ValidatedAnswer] | PlatformError]:
+    def query(pool: str) -> tuple[int, tuple[list[str], border.ValidatedAnswer] | PlatformError]:
         try:
             return now, (list(launched[pool]), border.find(ports, pool, launched[pool]))
         except PlatformError as error:
             return now, error
 
     live = {run.key for run in runs}
-    answers = ports.calls.gather("find", {pool: partial(ask, pool) for pool in sorted(launched)})
+    answers = ports.calls.gather("find", {pool: partial(query, pool) for pool in sorted(launched)})
     for pool in sorted(launched):
         asked_at, answer = answers.get(pool, (now, _late(pool, "find")))
         if isinstance(answer, PlatformError):
@@ -85,7 +89,7 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, 
         observation.asked_at.update(dict.fromkeys(live.intersection(keys), asked_at))
         observation.refused.extend(one for one in refused if one.subject in live and one.what != border.UNCLEAR)
         observation.unclear.update(one.subject for one in refused if one.subject not in sessions)
-        observation.untold.update(
+        observation.undetermined.update(
             (one.subject, one.refusals[0].why) for one in refused if one.what == border.UNCLEAR and one.subject in live
         )
         for key, one in sessions.items():
@@ -95,8 +99,8 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, 
         observation.unclear |= observation.poisoned.keys()
 
 
-def _bring_home(ports: Ports, ended: Sequence[Run], observation: Observation, now: int) -> None:
-    """Collect the outputs that sessions left with their platforms; an end does not count until that has finished."""
+def _collect_outputs(ports: Ports, ended: Sequence[Run], observation: Observation, now: int) -> None:
+    """Collect the outputs that ended sessions left on their platforms; until then a run does not count as ended."""
 
     def collect(run: Run) -> PlatformError | None:
         try:
@@ -112,66 +116,68 @@ def _bring_home(ports: Ports, ended: Sequence[Run], observation: Observation, no
             ports.log.error("collect.refused", run=run.key, why=str(error))
         elif error is not None:
             ports.log.warning("collect.failed", run=run.key, why=str(error))
-            # A failure of the store, and a collection that makes progress, do not use up the patience.
+            # A failure of the store and a collection in progress do not count towards PATIENCE_SECONDS.
             if isinstance(error, Unfinished) or isinstance(error.__cause__, StoreError):
                 observation.unread.add(run.key)
             else:
                 observation.awaited[run.key] = error.why
-            if isinstance(error, border.Stumbled):
+            if isinstance(error, border.AdapterCrashed):
                 observation.poisoned[run.key] = str(error)
 
 
 def _stage(run: Run, observation: Observation, now: int) -> str:
     """Return the state of a run before the store is queried, as a part of the query's name.
 
-    A late answer then belongs to a query of the same stage: outputs of a session are never taken from a query that was
-    sent before its end was known, or before they were collected.
+    An answer is used only for a query of the same name. So a query that was sent before the end of a session was known,
+    or before its outputs were collected, is not mistaken for an answer about its final outputs.
     """
     sighting = observation.sightings.get(run.key)
     over = ", over" if now > run.held_until else ""
-    return f"{sighting.state if sighting else 'unseen'}{over}{', home' if run.key in observation.home else ''}"
+    return f"{sighting.state if sighting else 'unseen'}{over}{', home' if run.key in observation.collected else ''}"
 
 
-def _ask_for_reports(
+def _query_reports(
     ports: Ports,
     due: Sequence[Run],
     stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
-    home: Homecoming,
+    outputs: OutputCollection,
 ) -> None:
     def read(run: Run) -> Observation:
-        heard = Observation()
-        with heard.isolated(run.key):
-            _read_lanes(ports, run, stored, observation.sightings.get(run.key), heard)
-        return heard
+        answer = Observation()
+        with answer.isolated(run.key):
+            _read_lanes(ports, run, stored, observation.sightings.get(run.key), answer)
+        return answer
 
     names = {run.key: f"{run.key}, {stages[run.key]}" for run in due}
     about = {name: {key} for key, name in names.items()}
-    answers = _answers(ports, "reports", {names[run.key]: partial(read, run) for run in due}, about, observation, home)
+    answers = _answers(
+        ports, "reports", {names[run.key]: partial(read, run) for run in due}, about, observation, outputs
+    )
     for key, name in names.items():
-        observation.take(answers.get(name) or Observation(unread={key}, late={key}))
+        observation.add(answers.get(name) or Observation(unread={key}, late={key}))
 
 
-def _ask_for_manifests(
+def _query_manifests(
     ports: Ports,
     due: Sequence[Run],
     stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
-    home: Homecoming,
+    outputs: OutputCollection,
     now: int,
 ) -> None:
     keys = set(stored.keys)
 
     def read(job: str) -> Observation:
-        heard = Observation()
+        answer = Observation()
         faults: dict[str, str] = {}
         with isolated_run(faults, job):
-            read_manifests(ports, [job], keys, heard)
+            read_manifests(ports, [job], keys, answer)
         if faults:
-            heard.poisoned |= dict.fromkeys((run.key for run in of[job]), faults[job])
-        return heard
+            answer.poisoned |= dict.fromkeys((run.key for run in of[job]), faults[job])
+        return answer
 
     names, of = {}, {}
     for job in _jobs_to_list(due, observation, stored, now):
@@ -180,10 +186,10 @@ def _ask_for_manifests(
         names[job] = ", ".join([job, *(f"{run.key} {stages[run.key]}" for run in mine), *over])
     about = {name: {run.key for run in of[job]} for job, name in names.items()}
     answers = _answers(
-        ports, "manifests", {name: partial(read, job) for job, name in names.items()}, about, observation, home
+        ports, "manifests", {name: partial(read, job) for job, name in names.items()}, about, observation, outputs
     )
     for job, name in names.items():
-        observation.take(answers.get(name) or Observation(late={run.key for run in of[job]}))
+        observation.add(answers.get(name) or Observation(late={run.key for run in of[job]}))
 
 
 def _answers(
@@ -192,15 +198,19 @@ def _answers(
     work: Mapping[str, Callable[[], Observation]],
     about: Mapping[str, set[str]],
     observation: Observation,
-    home: Homecoming,
+    outputs: OutputCollection,
 ) -> dict[str, Observation]:
-    """Return the store's answers by query. Answers about runs that are home are kept until the last one has arrived.
+    """Return the store's answers by query. For runs with collected outputs, they are kept until all have arrived.
 
-    ``about`` are the runs of each query.
+    ``about`` has the runs of each query.
     """
-    kept = {name: home.answers[name] for name, keys in about.items() if name in home.answers and keys & home.read}
+    kept = {
+        name: outputs.answers[name] for name, keys in about.items() if name in outputs.answers and keys & outputs.read
+    }
     answers = kept | ports.calls.gather(kind, {name: ask for name, ask in work.items() if name not in kept})
-    home.fresh |= {name: answer for name, answer in answers.items() if about.get(name, set()) & observation.home}
+    outputs.fresh |= {
+        name: answer for name, answer in answers.items() if about.get(name, set()) & observation.collected
+    }
     return answers
 
 
@@ -226,7 +236,7 @@ def _sighting(session: Observed) -> Sighting:
 
 def _read_lanes(ports: Ports, run: Run, stored: LiveJobs, sighting: Sighting | None, observation: Observation) -> None:
     ended = sighting is not None and sighting.state == "ended"
-    # Where the platform does not report when a session ended, the lanes' final reports are better.
+    # If the platform does not report the end of the session, the lanes' final reports are more exact.
     guessed = sighting is not None and ended and not (sighting.exact and sighting.ended is not None)
     for lane in run.lanes:
         if lane.outcome is not None and not guessed:
@@ -253,7 +263,7 @@ def _is_ended(run: Run, observation: Observation) -> bool:
 def read_report(
     ports: Ports, run: Run, lane: Lane, name: str, target_step: int, observation: Observation
 ) -> LaneReport | None:
-    """Return the validated report of a lane, None if there is none or it is invalid. Raises StoreUnreachable."""
+    """Return the validated report of a lane; None if it is missing or invalid. Raises StoreUnreachable."""
     try:
         data = ports.artifacts.read(f"runs/{run.key}/lane-{lane.index}/{name}.json", _REPORT_BYTES)
     except Missing:
@@ -267,15 +277,15 @@ def read_report(
         report, refusals = border.report(data, run, lane, target_step, now, last_word=name == "result")
     observation.alive.add(run.key)
     if refusals:
-        observation.refused.append(border.NotBelieved(run.key, f"{name} of lane {lane.index}", tuple(refusals)))
-    return border.quiet(report, ports.redact) if report else None
+        observation.refused.append(border.RejectedInput(run.key, f"{name} of lane {lane.index}", tuple(refusals)))
+    return border.redacted(report, ports.redact) if report else None
 
 
 def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: LiveJobs, now: int) -> list[str]:
     """Return the jobs that report a higher checkpoint than is recorded, and those in runs that may end now.
 
-    For a run that may end the reported step does not decide: a session that skipped a damaged checkpoint publishes
-    lower steps, and an older manifest may be the one that could not be read.
+    For runs that may end the reported step does not matter: a session that skipped a damaged checkpoint publishes
+    lower steps, and reading an older manifest may have failed before.
     """
     wanted: set[str] = set()
     for run in runs:
@@ -298,7 +308,7 @@ def read_manifests(
 ) -> None:
     """Read the manifests of ``jobs`` that are not in ``known_keys``, and check that their components exist.
 
-    ``ahead`` is the number of attempts of a job that may be missing in our ledger.
+    ``ahead`` is the number of attempts of a job that may be missing in our database.
     """
     for job in jobs:
         try:
@@ -310,36 +320,36 @@ def read_manifests(
         if not keys:
             continue
         with ports.database.read() as tx:
-            makers = border.makers(tx, job, ahead, ports.clock.now())
-        for key in _possible(job, keys, makers, observation):
-            _read_manifest(ports, job, key, makers, observation)
+            attempts = border.known_attempts(tx, job, ahead, ports.clock.now())
+        for key in _valid_keys(job, keys, attempts, observation):
+            _read_manifest(ports, job, key, attempts, observation)
 
 
-def _possible(job: str, keys: Iterable[str], makers: border.Makers, observation: Observation) -> list[str]:
-    """Return the valid keys of manifests, at most _MANIFESTS_AT_ONCE, those of the highest steps."""
-    possible = []
+def _valid_keys(job: str, keys: Iterable[str], attempts: border.KnownAttempts, observation: Observation) -> list[str]:
+    """Return the valid keys of manifests, at most the _MANIFESTS_AT_ONCE keys with the highest steps."""
+    valid = []
     for key in keys:
         if (named := split_key(key)) is None:
             continue
         try:
-            makers.of(named[1], named[2])
+            attempts.writer(named[1], named[2])
         except Unfit as error:
             _refuse(observation, job, key, str(error))
         else:
-            possible.append(key)
-    for key in sorted(possible)[:-_MANIFESTS_AT_ONCE]:
+            valid.append(key)
+    for key in sorted(valid)[:-_MANIFESTS_AT_ONCE]:
         _refuse(observation, job, key, f"more than {_MANIFESTS_AT_ONCE} at once")
-    return sorted(possible)[-_MANIFESTS_AT_ONCE:]
+    return sorted(valid)[-_MANIFESTS_AT_ONCE:]
 
 
 def _refuse(observation: Observation, subject: str, key: str, why: str) -> None:
     if len(observation.refused) < REFUSED_AT_ONCE:
-        observation.refused.append(border.NotBelieved(subject, "manifest", (Rejection(key, why, ""),)))
+        observation.refused.append(border.RejectedInput(subject, "manifest", (Rejection(key, why, ""),)))
 
 
-def _read_manifest(ports: Ports, job: str, key: str, makers: border.Makers, observation: Observation) -> None:
+def _read_manifest(ports: Ports, job: str, key: str, attempts: border.KnownAttempts, observation: Observation) -> None:
     try:
-        manifest, refusals = makers.believed(parse_manifest(key, ports.artifacts.read(key, _REPORT_BYTES)))
+        manifest, refusals = attempts.validated(parse_manifest(key, ports.artifacts.read(key, _REPORT_BYTES)))
         wrong = missing_components(ports, manifest)
     except BadManifest as error:
         observation.bad.append((key, error.why))
@@ -354,7 +364,7 @@ def _read_manifest(ports: Ports, job: str, key: str, makers: border.Makers, obse
         _refuse(observation, job, key, f"cannot be read: {error.why}")
     else:
         if refusals:
-            observation.refused.append(border.NotBelieved(manifest.run, "manifest", tuple(refusals)))
+            observation.refused.append(border.RejectedInput(manifest.run, "manifest", tuple(refusals)))
         if wrong:
             observation.bad.append((key, wrong))
         else:
@@ -362,7 +372,7 @@ def _read_manifest(ports: Ports, job: str, key: str, makers: border.Makers, obse
 
 
 def missing_components(ports: Ports, manifest: Manifest) -> str:
-    """Return the first missing or wrongly sized component of a manifest, else "". Digests are checked on use."""
+    """Return the first missing or wrongly sized component of a manifest, else "". Digests are not checked here."""
     for component in manifest.components:
         size = ports.artifacts.size(f"jobs/{manifest.job}/blobs/{component.sha256}")
         if size is None:
@@ -372,21 +382,19 @@ def missing_components(ports: Ports, manifest: Manifest) -> str:
     return ""
 
 
-# Late checkpoints: found after the run was settled, after a restore, or after a session was given up too early.
+# Late checkpoints: discovered after the run was finished, after a restore, or after a session was given up too early.
 #
-# No run is left that could finish their jobs, so a job that reached its target is finished here.
+# Their run has ended and cannot finish the job, so a job that reached its target is finished here.
 def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:
     """Record the unknown checkpoints of these jobs; return False if the store could not list all of them.
 
-    ``ahead`` is the number of attempts of each job that may be missing in our ledger.
-
-    Raises Fenced and other StoreFailures.
+    ``ahead`` is the number of attempts of each job that may be missing in our database. Raises StoreFailure.
     """
     with ports.database.read() as tx:
         stored_keys = checkpoints.keys(tx, names)
     observation = Observation()
     read_manifests(ports, sorted(names), stored_keys, observation, ahead)
-    border.Complaints(ports).tell(observation.refused, names, now)
+    border.RejectionLog(ports).report(observation.refused, names, now)
     if observation.manifests or observation.bad:
         with ports.write() as tx:
             apply(ports, tx, [], observation, [], now)
@@ -396,7 +404,7 @@ def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) 
 
 
 def _finish_late(tx: Connection, name: str, now: int) -> None:
-    """Finish a job that reached its target; a session that still trains it is asked to exit."""
+    """Finish a job that reached its target. If a session still trains it, stop that session."""
     job = jobs.find(tx, name)
     if job is None or job.done_step < job.spec.target_step:
         return
@@ -411,21 +419,21 @@ def _finish_late(tx: Connection, name: str, now: int) -> None:
 
 # Output collection: whether all outputs of an ended session have arrived, when to fetch again, and when to give up.
 #
-# A download may be damaged, a platform may answer in part, a store may be late. So an end counts only when all reported
-# checkpoints have arrived. Missing ones are fetched again, less often each time; after PATIENCE_SECONDS they are lost,
-# which is an event.
-class Homecoming:
-    """Keeps when to fetch again, which may be lost. The event log has the time since which outputs are awaited."""
+# A download may be damaged, an answer incomplete, or a store late. So a run ends only when all reported checkpoints
+# have arrived. Missing checkpoints are fetched again with growing pauses; after PATIENCE_SECONDS they are lost, and an
+# event is written.
+class OutputCollection:
+    """The retries of fetching outputs. A restart loses them, but the event log has the time of the first attempt."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._next: dict[str, tuple[int, int, str]] = {}  # by run: pause, when it is over, why
-        self.read: set[str] = set()  # runs that are home, about which the store has not answered everything yet
+        self._next: dict[str, tuple[int, int, str]] = {}  # by run: (pause in seconds, end of the pause, last error)
+        self.read: set[str] = set()  # runs with collected outputs for which answers of the store are missing
         self.answers: dict[str, Observation] = {}  # by query: the answers of earlier cycles
-        self.fresh: dict[str, Observation] = {}  # the same for the observation in progress
+        self.fresh: dict[str, Observation] = {}  # by query: the answers of this cycle
 
     def is_due(self, run: Run, observation: Observation, now: int) -> bool:
-        """Return whether to fetch the run's outputs now; if not, the last error is put into ``observation.awaited``."""
+        """Return whether to fetch the run's outputs now; if not, store the last error in ``observation.awaited``."""
         if run.key in self.read:
             return False
         _, at, why = self._next.get(run.key, (0, 0, ""))
@@ -433,22 +441,21 @@ class Homecoming:
             observation.awaited[run.key] = why
         return now >= at
 
-    def judge(self, over: Sequence[Run], stored: LiveJobs, observation: Observation, now: int) -> None:
-        """Move runs from ``observation.awaited`` to ``observation.lost`` after PATIENCE_SECONDS.
+    def update(self, over: Sequence[Run], stored: LiveJobs, observation: Observation, now: int) -> None:
+        """Add runs with missing checkpoints to ``observation.awaited``; after PATIENCE_SECONDS move them to ``lost``.
 
-        First add the runs whose lanes report missing checkpoints. ``over`` are ended runs and those with a final
-        report.
+        ``over`` are ended runs and runs with a final report.
         """
-        self.read = {run.key for run in over} & observation.home & observation.late
+        self.read = {run.key for run in over} & observation.collected & observation.late
         self.answers, self.fresh = self.fresh, {}
         for run in over:
             if run.key not in self.read:
                 with observation.isolated(run.key):
-                    self._judge(run, stored, observation, now)
+                    self._update_run(run, stored, observation, now)
         for key in self._next.keys() - {run.key for run in over}:
             del self._next[key]
 
-    def _judge(self, run: Run, stored: LiveJobs, observation: Observation, now: int) -> None:
+    def _update_run(self, run: Run, stored: LiveJobs, observation: Observation, now: int) -> None:
         fetched = run.key not in observation.awaited
         if fetched and (missing := "; ".join(_missing(run, stored, observation))):
             observation.awaited[run.key] = missing
@@ -456,17 +463,17 @@ class Homecoming:
         if why is None:
             self._next.pop(run.key, None)
             return
-        pause, at, _ = self._next.get(run.key, (_AGAIN_SECONDS // 2, 0, ""))
+        pause, at, _ = self._next.get(run.key, (_RETRY_SECONDS // 2, 0, ""))
         if now >= at and observation.is_reached(run):
-            pause = min(2 * pause, _AGAIN_SECONDS_MAX)
+            pause = min(2 * pause, _RETRY_SECONDS_MAX)
             self._next[run.key] = pause, now + pause, "" if fetched else why
-        # Time without a query does not count, for example while the daemon was off, so the pause must be long as well.
-        if now - self._tell(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _AGAIN_SECONDS_MAX:
+        # Time without queries, for example while the daemon was off, must not count. So the pause must be long, too.
+        if now - self._record_once(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _RETRY_SECONDS_MAX:
             observation.lost[run.key] = observation.awaited.pop(run.key)
-            self._tell(LOST, run, why, now)
+            self._record_once(LOST, run, why, now)
 
-    def _tell(self, kind: str, run: Run, why: str, now: int) -> int:
-        """Write one event of a kind for a run; return its instant."""
+    def _record_once(self, kind: str, run: Run, why: str, now: int) -> int:
+        """Write an event for a run unless it has one of this kind; return the event's time in seconds UTC."""
         with self._ports.database.read() as tx:
             last = events.tail(tx, limit=1, kinds=[kind], subject=run.key)
         if last:
@@ -478,14 +485,14 @@ class Homecoming:
 
 
 def _missing(run: Run, stored: LiveJobs, observation: Observation) -> Iterator[str]:
-    """Yield the checkpoints that lanes report and that are missing."""
-    here = {manifest.key for manifest in observation.manifests} | set(stored.keys)
+    """Yield the missing checkpoints that open lanes have reported, as texts."""
+    stored_keys = {manifest.key for manifest in observation.manifests} | set(stored.keys)
     for lane in run.lanes:
         report = observation.results.get((run.key, lane.index)) or observation.heartbeats.get((run.key, lane.index))
         if lane.outcome is not None or report is None or lane.job not in observation.listed:
             continue  # the store has not listed it
         step = report.checkpoint_step
         began = lane.restore_step if report.restored_step is None else report.restored_step
-        # With the attempt: an earlier one may have saved a damaged checkpoint of the same step.
-        if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in here:
+        # The key contains the attempt, since an earlier attempt may have saved a damaged checkpoint of the same step.
+        if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in stored_keys:
             yield f"step {step} of {lane.job} is not here, or damaged"

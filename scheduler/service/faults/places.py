@@ -19,7 +19,7 @@ from platforms.base import Misconfigured, PlatformError
 from scheduler.core.blame import rest_seconds
 from scheduler.core.reasons import CannotLaunch, Cause, Precondition
 from scheduler.core.snapshot import JobView, Snapshot
-from scheduler.service.outside.border import Stumbled
+from scheduler.service.outside.border import AdapterCrashed
 from scheduler.service.outside.ports import Opening, Ports
 from scheduler.store import conditions, events, limits
 
@@ -99,7 +99,7 @@ class Places:
         if self._told_silent is None:
             with self._ports.database.read() as tx:
                 self._told_silent = set(conditions.reasons(tx, SILENT))
-        refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
+        refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | AdapterCrashed)}
         back = [
             pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent
         ]

@@ -366,7 +366,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
     ends: int | None = None
     if reports_quota:
         try:
-            readings, _ = border.books(ports, pool.name)
+            readings, _ = border.usage_records(ports, pool.name)
         except PlatformError as failure:
             ports.log.warning("quota.unreadable", pool=pool.name, why=str(failure))
             readings = []

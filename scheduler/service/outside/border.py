@@ -46,7 +46,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.runs import Attempt
 
-ValidatedAnswer = tuple[dict[str, Observed], list["NotBelieved"]]
+ValidatedAnswer = tuple[dict[str, Observed], list["RejectedInput"]]
 REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"
 UNCLEAR = "platform's own record"  # the platform reports that it does not know the state of this session
 _PAST_SECONDS = 60 * DAY  # the greatest age of an instant that a platform reports
@@ -61,8 +61,8 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class NotBelieved:
-    """The rejected values of one document or answer; ``subject`` is a run ID, or the name of a pool or job."""
+class RejectedInput:
+    """The rejected values of one document or answer. ``subject`` is a run ID, or the name of a pool or job."""
 
     subject: str
     what: str
@@ -76,7 +76,7 @@ class NotBelieved:
 def report(
     data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
 ) -> tuple[LaneReport | None, list[Rejection]]:
-    """Return the valid part of a lane's report, None if there is none, and the rejected values."""
+    """Return the valid part of a lane's report (None if the document is invalid), and the rejected values."""
     try:
         lane_report, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
@@ -97,8 +97,8 @@ def report(
     return (replace(lane_report, **unfit) if unfit else lane_report), refused
 
 
-def quiet(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneReport:
-    """Return a report with secrets redacted, because a session may print its secrets and reports are stored."""
+def redacted(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneReport:
+    """Return a report with secrets redacted, because a session may report its secrets, and reports are stored."""
     accused = tuple(replace(one, why=redact(one.why)) for one in lane_report.bad_manifests)
     devices = tuple(map(redact, lane_report.devices))
     return replace(
@@ -112,34 +112,34 @@ def quiet(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Makers:
-    """The attempts that may have written a job's manifests: recorded ``attempts``, or lost ones up to ``last``."""
+class KnownAttempts:
+    """The attempts that may have written a job's manifests: ``attempts`` with a record, others up to ``last``."""
 
     target_step: int
     attempts: Mapping[int, Attempt]
     last: int
     now: int
 
-    def of(self, step: int, attempt: int) -> Attempt | None:
-        """Return the attempt that wrote a manifest of this name, None if its record is lost. Raises Unfit."""
+    def writer(self, step: int, attempt: int) -> Attempt | None:
+        """Return the attempt that wrote a manifest; None if its record is lost. Raises Unfit for an unknown attempt."""
         if step > self.target_step:
             raise Unfit(f"step {step} is beyond the target, {self.target_step}")
         if not 1 <= attempt <= self.last:
             raise Unfit(f"no launch of ours was attempt {attempt}")
         return self.attempts.get(attempt)
 
-    def believed(self, manifest: Manifest) -> tuple[Manifest, list[Rejection]]:
+    def validated(self, manifest: Manifest) -> tuple[Manifest, list[Rejection]]:
         """Return a manifest with valid instants, and the rejected values. Raises Unfit for another session's manifest.
 
-        A wrong clock does not invalidate a checkpoint.
+        Invalid instants are replaced, since a wrong clock does not invalidate a checkpoint.
         """
-        maker = self.of(manifest.step, manifest.attempt)
-        if maker is not None and (manifest.run, manifest.lane) != (maker.run, maker.lane):
-            own = f"attempt {manifest.attempt} was lane {maker.lane} of {maker.run}"
+        writer = self.writer(manifest.step, manifest.attempt)
+        if writer is not None and (manifest.run, manifest.lane) != (writer.run, writer.lane):
+            own = f"attempt {manifest.attempt} was lane {writer.lane} of {writer.run}"
             raise Unfit(f"says it is of lane {manifest.lane} of {manifest.run}; {own}")
-        began = manifest.created_at if maker is None else maker.planned_start
+        began = manifest.created_at if writer is None else writer.planned_start
         created = max(min(manifest.created_at, self.now), min(began, self.now))
-        trained = min(manifest.trained_seconds, max(0, self.now - began)) if maker else manifest.trained_seconds
+        trained = min(manifest.trained_seconds, max(0, self.now - began)) if writer else manifest.trained_seconds
         refused = [
             Rejection(name, f"not possible for this run: taken as {used}", brief(claimed))
             for name, claimed, used in (
@@ -151,10 +151,10 @@ class Makers:
         return replace(manifest, created_at=created, trained_seconds=trained), refused
 
 
-def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
-    """Return the attempts that may have written a job's manifests; our records may lack the newest ``ahead``."""
+def known_attempts(tx: Connection, job: str, ahead: int, now: int) -> KnownAttempts:
+    """Return the attempts that may have written a job's manifests; the newest ``ahead`` may lack a record."""
     record = jobs.get(tx, job)
-    return Makers(record.furthest_step, runs.attempts(tx, job), record.attempts + ahead, now)
+    return KnownAttempts(record.furthest_step, runs.attempts(tx, job), record.attempts + ahead, now)
 
 
 # -- answers of platforms
@@ -162,31 +162,31 @@ def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
 
 
 def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> ValidatedAnswer:
-    """Ask a platform about sessions; ``launched`` tells by key since when each may have run, None for long.
+    """Query a platform about sessions; return the valid answers by run ID, and the rejected values.
 
-    A key whose answer has no meaning is not among what is returned, and among the refused: that is no answer, which is
-    not the same as a key that the platform does not know. Raises PlatformError.
+    ``launched`` has for each run ID the earliest possible start; None: long ago. A run ID with an invalid answer is
+    missing in the answers and rejected; one that the platform does not know is missing only. Raises PlatformError.
     """
     platform = _platform(ports, pool, "find")
     answer = call(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
     now = ports.clock.now()
     sessions: dict[str, Observed] = {}
-    refused: list[NotBelieved] = []
+    refused: list[RejectedInput] = []
     for key, since in launched.items():
         if key in answer:
             wrong: list[Rejection] = []
             if isinstance(answer[key], Observed) and answer[key].state is SessionState.UNCLEAR:
                 why = Reader({"detail": answer[key].detail}).text("detail")
-                refused.append(NotBelieved(key, UNCLEAR, (Rejection("answer", why, ""),)))
+                refused.append(RejectedInput(key, UNCLEAR, (Rejection("answer", why, ""),)))
                 continue
             try:
                 sessions[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
             except Unfit as error:
                 wrong.append(Rejection("answer", str(error), brief(answer[key])))
-            except Exception as error:  # noqa: BLE001 - one answer must not cost those about all other sessions
+            except Exception as error:  # noqa: BLE001 - an error in one answer must not affect other sessions
                 wrong.append(Rejection("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
             if wrong:
-                refused.append(NotBelieved(key, "platform answer", tuple(wrong)))
+                refused.append(RejectedInput(key, "platform answer", tuple(wrong)))
     return sessions, refused
 
 
@@ -207,7 +207,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
     ended = reader.read("ended", whole, began, latest)
     if started is not None and ended is None:
         started = min(started, now)  # a running session cannot start later
-    # The end is not limited to our clock, which may be slow: the platform's bill decides.
+    # The end may be later than our clock, which may be slow: what the platform bills decides.
     return (
         Observed(
             key,
@@ -228,7 +228,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
 
 
 def _in_queue(session: Observed, now: int) -> InQueue | None:
-    """Return why a session waits; a start in the past or too far ahead counts as missing."""
+    """Return why a session waits. A start that is past or too far in the future counts as missing."""
     if session.state is not SessionState.QUEUED or not isinstance(session.waits, InQueue):
         return None
     waits = session.waits
@@ -243,7 +243,7 @@ def _in_queue(session: Observed, now: int) -> InQueue | None:
 
 
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
-    """Launch a session. Raises PlatformError; after an invalid answer the session may have started."""
+    """Launch a session. Raises PlatformError, also for an invalid answer, after which the session may have started."""
     platform = _platform(ports, run.pool, "launch")
     answer = call(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
     try:
@@ -253,14 +253,14 @@ def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
 
 
 def until(instant: Any, now: int) -> int | None:
-    """Return until when a platform refuses launches, None if it reports no valid instant."""
+    """Return the instant until which a platform refuses launches; None if it reports no valid one."""
     try:
         return whole(instant, now, now + _WINDOW_SECONDS)
     except Unfit:
         return None
 
 
-def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
+def usage_records(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
     """Return a platform's usage records, and the price of an hour if it is reported.
 
     Raises PlatformError, also if one figure is invalid.
@@ -292,7 +292,7 @@ def reading(answer: Any, now: int) -> QuotaReading:
 
 
 def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed]:
-    """Return live sessions of ours that are not recorded, without invalid ones. Raises PlatformError."""
+    """Return the valid live sessions of ours whose keys are not in ``our_keys``. Raises PlatformError."""
     platform = _platform(ports, pool, "orphans")
     answer = call(pool, "orphans", lambda: list(platform.orphans(our_keys, ports.clock.now())))
     now, sessions = ports.clock.now(), []
@@ -308,7 +308,7 @@ def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed
 def call(pool: str, action: str, method: Callable[[], _Answer]) -> _Answer:
     """Return the result of a platform's method. Raises PlatformError for any exception of the method.
 
-    An adapter that stumbles over an answer has given no answer; its error says where.
+    An adapter that crashes counts as a platform that does not answer; the error contains the exception.
     """
     try:
         return method()
@@ -318,11 +318,11 @@ def call(pool: str, action: str, method: Callable[[], _Answer]) -> _Answer:
         raise
     except Exception as error:
         why = f"its adapter stumbled: {type(error).__name__}: {clean(str(error), NAME_MAX)}"
-        raise Stumbled(pool, action, why, "report it; the pool is asked again") from error
+        raise AdapterCrashed(pool, action, why, "report it; the pool is asked again") from error
 
 
-class Stumbled(Unreachable):
-    """An adapter raised an exception that is not a PlatformError: no valid answer, and a fault to report."""
+class AdapterCrashed(Unreachable):
+    """An adapter raised an exception that is not a PlatformError, which is a fault to report."""
 
 
 def _platform(ports: Ports, pool: str, action: str) -> Any:
@@ -336,14 +336,14 @@ def _platform(ports: Ports, pool: str, action: str) -> Any:
 # -- rejected values --------------------------------------------------------------------------------------------------
 
 
-class Complaints:
+class RejectionLog:
     """Writes events of rejected values: one for each subject and kind, and the total when a run has ended."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def tell(self, refused: Sequence[NotBelieved], live: Collection[str], now: int) -> None:
+    def report(self, refused: Sequence[RejectedInput], live: Collection[str], now: int) -> None:
         """Write an event for each first rejection, and one for each run that is no longer ``live``.
 
         Raises Fenced and other StoreFailures.
@@ -359,17 +359,17 @@ class Complaints:
         if news or over:
             with self._ports.write() as tx:
                 for one in news.values():
-                    self._tell(tx, one, now)
+                    self._write(tx, one, now)
                 for subject in over:
                     totals = {what: count for (named, what), count in counts.items() if named == subject}
                     events.append(tx, REFUSED_IN_ALL, subject, now, counts=totals)
-        # Only now: a rejection whose event could not be written is new the next time.
+        # Updated last, so that a rejection whose event could not be written is tried again.
         self._counts = Counter({key: count for key, count in counts.items() if key[0] not in over})
 
-    def _tell(self, tx: Connection, one: NotBelieved, now: int) -> None:
+    def _write(self, tx: Connection, one: RejectedInput, now: int) -> None:
         last = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)
         if len(last) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in last):
-            return  # by the previous daemon
+            return  # the previous daemon has written the event
         redact = self._ports.redact
         refused_values = [
             {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]

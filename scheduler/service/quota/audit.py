@@ -84,7 +84,7 @@ def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
 def _read_one(ports: Ports, name: str) -> int | None:
     """Read and enter the usage records of one pool; return the time of entry, None if they cannot be read."""
     try:
-        readings, price = border.books(ports, name)
+        readings, price = border.usage_records(ports, name)
         pool = ports.pools[name]
         in_money = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
         if price is None and not pool.price_microdollars_per_hour and in_money:

@@ -100,8 +100,8 @@ def sweep_components(ports: Ports, job: str, now: int) -> None:
     except (StoreError, BadManifest) as error:
         ports.log.warning("retention.waits", job=job, why=str(error), next="tried again with the next pass")
         if not isinstance(error, StoreUnreachable):
-            refused = border.NotBelieved(job, "manifest", (Rejection(f"jobs/{job}/manifests", str(error), ""),))
-            border.Complaints(ports).tell([refused], {job}, now)
+            refused = border.RejectedInput(job, "manifest", (Rejection(f"jobs/{job}/manifests", str(error), ""),))
+            border.RejectionLog(ports).report([refused], {job}, now)
         return
     unnamed = stored - named
     expired = [key for key, mark in marked.items() if key in unnamed and mark.delete_at <= now][:PORTION]

@@ -405,7 +405,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("nothing kept", "retention keeps no newest", housekeeping, "verdicts", _nothing_stays),
     Mutant("blobs swept", "components go though a manifest names them", housekeeping, "_named", _unnamed),
     Mutant("gone is proven", "a session that vanished is not looked for", cycle, "reconcile", _steps(_all_proven)),
-    Mutant("nothing brought home", "what a platform keeps is left there", observe, "_bring_home", _silent),
+    Mutant("nothing brought home", "what a platform keeps is left there", observe, "_collect_outputs", _silent),
     Mutant(
         "end before home", "an end is believed though nothing came home", observation.Observation, "is_complete", _hopes
     ),
