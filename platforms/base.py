@@ -157,7 +157,8 @@ class Observed:
     for sessions QUEUED behind those of others; the planner uses it. ``price_microdollars_per_hour`` is the price of an
     hour of an ended session, as the platform reports it. ``deadline`` is set for a RUNNING session whose deadline may
     have changed while it waited. ``taken`` is True for an ENDED session that the platform itself interrupted (a failed
-    node, a preemption), so its end says nothing about its job.
+    node, a preemption), so its end says nothing about its job. ``contradicts`` names the facts of the pool
+    (:mod:`platforms.facts`) that the session shows to be wrong, each with what happened.
     """
 
     key: str
@@ -172,6 +173,7 @@ class Observed:
     price_microdollars_per_hour: int | None = None
     deadline: int | None = None
     taken: bool = False
+    contradicts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

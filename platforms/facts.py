@@ -1,6 +1,7 @@
 """Facts: values for a pool's settings by its kind of device or from its account; explicit settings have priority.
 
-A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``source``.
+A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``source``. An assumption that an acceptance
+run confirmed is a fact by the name of its probe, and changes no setting.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ OPTION = "options."  # before the name of an option of the platform; any other n
 Facts = dict[str, dict[str, int | str]]
 _DOCUMENTED = "shipped, Kaggle's documentation 2026-11-21"
 SHIPPED: dict[tuple[str, str], Facts] = {
+    ("kaggle", "gpu"): {"session_cap_seconds": {"value": 43_200, "assumed": 43_200, "source": _DOCUMENTED}},
     ("kaggle", "tpu"): {
         "session_cap_seconds": {"value": 32_400, "assumed": 43_200, "source": _DOCUMENTED},
         "options.machine_shape": {"value": "TpuV5E8", "assumed": "NvidiaTeslaT4", "source": _DOCUMENTED},
-    }
+    },
 }
 """What a platform documents about a kind of device, by both; facts that were observed have priority."""
 
@@ -35,11 +37,15 @@ def read_facts(state_dir: Path) -> dict[str, Facts]:
         return {}
 
 
-def with_facts(pool: Pool, facts: Facts, written: Mapping[str, Any]) -> Pool:
-    """Return a pool with the facts for settings and options that its table ``written`` does not set."""
-    facts = {**SHIPPED.get((pool.platform, pool.kind), {}), **facts}
+def facts_of(pool: Pool, observed: Facts, written: Mapping[str, Any]) -> Facts:
+    """Return the facts of a pool, shipped and observed, without those that its table ``written`` sets."""
+    facts = {**SHIPPED.get((pool.platform, pool.kind), {}), **observed}
+    set_here = {*written, *(f"{OPTION}{name}" for name in pool.options)}
+    return {name: fact for name, fact in facts.items() if key_of(name) not in set_here}
+
+
+def with_facts(pool: Pool, facts: Facts) -> Pool:
+    """Return a pool with the values of its facts as settings and options."""
     options = {name.removeprefix(OPTION): str(fact["value"]) for name, fact in facts.items() if name.startswith(OPTION)}
-    fields: dict[str, Any] = {
-        name: fact["value"] for name, fact in facts.items() if hasattr(pool, name) and key_of(name) not in written
-    }
+    fields: dict[str, Any] = {name: fact["value"] for name, fact in facts.items() if hasattr(pool, name)}
     return replace(pool, **fields, options={**options, **pool.options})

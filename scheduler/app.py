@@ -19,7 +19,7 @@ from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota
 from jobs.nouns.window import Calendar
 from platforms.base import Platform, Published
-from platforms.facts import read_facts, with_facts
+from platforms.facts import Facts, facts_of, read_facts, with_facts
 from platforms.plugin import traits
 from platforms.wrap import LatePlatform
 from scheduler.clock import ScaledClock, SchedulerClock, stopwatch, system_clock
@@ -109,10 +109,15 @@ class App:
     @cached_property
     def pools(self) -> dict[str, Pool]:
         """The enabled pools by name."""
-        facts, tables = read_facts(self.settings.state_dir), self.settings.written.get("pools", ())
+        facts = self.facts()
+        return {pool.name: with_facts(pool, facts[pool.name]) for pool in self.settings.pools if pool.enabled}
+
+    def facts(self) -> dict[str, Facts]:
+        """Return the facts that hold now, by pool: what the settings of a pool say is none."""
+        observed, tables = read_facts(self.settings.state_dir), self.settings.written.get("pools", ())
         written = {table["name"]: table for table in tables}
-        pools = [pool for pool in self.settings.pools if pool.enabled]
-        return {one.name: with_facts(one, facts.get(one.name, {}), written.get(one.name, {})) for one in pools}
+        pools = self.settings.pools
+        return {one.name: facts_of(one, observed.get(one.name, {}), written.get(one.name, {})) for one in pools}
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
@@ -319,6 +324,7 @@ class App:
             corpora=lambda: self.training_data.folder,  # imported at the first use
             read_secret=self.read_secret,
             hub_token=self.hub_token,
+            facts=self.facts,
         )
 
 

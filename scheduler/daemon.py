@@ -31,6 +31,7 @@ from scheduler import clock, line
 from scheduler.app import App, require_one_account
 from scheduler.core.run import Run, Running
 from scheduler.service.cycle.cycle import Cycle, tell_endings
+from scheduler.service.facts.contradictions import settle
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import EventLog, Ports
 from scheduler.service.upkeep.housekeeping import run_due
@@ -347,6 +348,7 @@ class Daemon:
         ports, now, apart = self._ports, self._ports.clock.now(), partial(self._guarded, counts=False)
 
         def look_for_needs() -> None:
+            settle(ports, now)
             self._needs = watch_needs(ports, now, now - WEEK)
 
         apart(look_for_needs)  # messages are sent even if the list cannot be made

@@ -282,7 +282,9 @@ class KagglePlatform:
                 self._records.write(replace(record, cancelled_at=now))
             elif (live := self._observer.look(record, now)) and live.state in _LIVE:
                 self._client.delete(slug)
-                self._records.write(replace(record, deleted_at=now))
+                how = "did not end it" if record.cancelled_at is not None else "was refused"
+                evidence = {"stop-session": f"a cancel by its session id {how}"} if session_id is not None else {}
+                self._records.write(replace(record, deleted_at=now, contradicts=record.contradicts | evidence))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the payload's output; see Platform.logs. For a running session each call streams it from the start."""

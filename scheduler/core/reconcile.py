@@ -8,7 +8,7 @@ that cannot be asked to save is ended by force only if that costs less than wait
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from jobs.lane_report import LaneReport, longest_wait
@@ -27,7 +27,8 @@ class Sighting:
     ``stop_channel`` is how the session can be asked to save: the stop flag in the store, the platform, or none.
     ``exact`` is False if ``ended`` is only the latest possible end. ``wait`` is set for a session in the platform's
     queue, ``price_microdollars_per_hour`` (by the platform) for one that ended, ``deadline`` for a running one whose
-    length counts from its real start, ``preempted`` for one that its platform preempted.
+    length counts from its real start, ``preempted`` for one that its platform preempted. ``contradicts`` names the
+    facts of the pool that it shows to be wrong, each with what happened.
     """
 
     state: SightingState
@@ -41,6 +42,7 @@ class Sighting:
     price_microdollars_per_hour: int | None = None
     deadline: int | None = None
     preempted: bool = False
+    contradicts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

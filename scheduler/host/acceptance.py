@@ -313,7 +313,9 @@ def conclude(bench: Bench, state_dir: Path) -> dict[str, Any]:
         if finding := state.findings.get(probe.name):
             words = {name: getattr(probe, name) for name in ("name", "question", "assumption", "use")}
             answers.append(words | asdict(finding))
-            for name, value in finding.facts.items() if probe.name in state.done else ():
+            confirmed = {probe.name: probe.assumption if finding.verdict == "as assumed" else None}
+            settled = probe.name in state.done and finding.verdict != "open"
+            for name, value in {**confirmed, **finding.facts}.items() if settled else ():
                 source = f"acceptance {_day(finding.at)}, {probe.name}"
                 facts.setdefault(pool.name, {}).pop(name, None)
                 if value is not None:

@@ -24,6 +24,7 @@ RUN_UNCLEAR = "run.unclear"  # its platform cannot report its state
 STALLED = "lane.stalled"
 SUSPECTED = "checkpoint.suspected"  # a session could not start from it; not used until it is verified
 PROPOSED = "agent.proposed"  # a change that an agent may not make without a person
+CONTRADICTED = "fact.contradicted"  # a session shows that a fact about its pool is wrong
 LIVES = "session.lives"  # the session still runs although its run has ended
 CLOSED_BY = {
     RAISED: ("need.settled",),
@@ -36,6 +37,7 @@ CLOSED_BY = {
     RELOAD_REFUSED: ("daemon.started", "daemon.reloaded"),
     SUSPECTED: ("checkpoint.verified",),
     LIVES: ("session.left",),
+    CONTRADICTED: ("fact.settled",),
     PROPOSED: ("agent.approved", "agent.rejected"),
 }
 _OPENS = {closing: kind for kind, closings in CLOSED_BY.items() for closing in closings}

@@ -72,6 +72,7 @@ def needs(
         *_paused(tx),
         *_pools(tx, pools, now),
         *_conditions(tx, queue),
+        *_facts(tx),
         *_proposals(tx),
         *_versions(tx),
         *_deployments(tx),
@@ -219,6 +220,13 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
             if odd.subject in among:
                 why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
                 yield Need(what, odd.subject, why, remedy.format(odd.subject), odd.since)
+
+
+def _facts(tx: Connection) -> Iterator[Need]:
+    for one in conditions.standing(tx, conditions.CONTRADICTED):
+        name, _, pool = one.subject.partition(" of ")
+        remedy = f"acceptance {pool} --only {name}" if name != "session_cap_seconds" else "config show"
+        yield Need("fact contradicted", one.subject, one.why, f"schedctl {remedy}", one.since)
 
 
 def _proposals(tx: Connection) -> Iterator[Need]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from jobs.duration import show_duration
 from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
 from jobs.payload.whole_file import write_whole
@@ -45,7 +46,7 @@ class Record:
     time limit on Kaggle, ``overran_at`` when it was last seen to run for longer. ``told`` is False if ``ended`` is the
     latest possible end, ``taken`` True if it was ended from outside, and not by us. ``jobs`` and ``relays`` say what to
     import. ``collected`` is true when no more is wanted. ``slug`` is the kernel's name, ``datasets`` those of its
-    inputs.
+    inputs. ``contradicts``: see Observed.
     """
 
     key: str
@@ -70,6 +71,7 @@ class Record:
     overran_at: int | None = None
     told: bool = True
     taken: bool = False
+    contradicts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +401,9 @@ _LOG_SECONDS = 3_600  # how long to ask for the log of an ended session
 DELETED = "deleted"  # by us or by a person: the detail of such a session
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 _LOOK_BACK_SECONDS = 13 * 3_600  # no session runs longer
+_EARLY_SECONDS = 60  # so much before our own time limit, Kaggle's is lower
+_TIME_LIMIT = re.compile(r"exceeded the max(imum)? allowed", re.IGNORECASE)  # Kaggle has no code for this end
+_WHOLE_BYTES = 7_000_000  # a log of this size is kept whole, as far as the probe log-limit shows
 _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL_REQUESTED": SessionState.RUNNING}
 
 
@@ -451,7 +456,7 @@ class Observer:
         word, failure = status
         if word in _OVER:
             preempted = word == "CANCEL_ACKNOWLEDGED" and record.cancelled_at is None
-            return self._close(replace(record, taken=preempted), f"{word.lower()} {failure}".strip(), now)
+            return self._close(replace(record, taken=preempted), word.lower(), now, failure)
         if word in {"RUNNING", "CANCEL_REQUESTED"}:
             if record.started is None:
                 record = self._records.write(replace(record, started=self._earliest_start(record, now)))
@@ -473,7 +478,7 @@ class Observer:
                 ended, is_known = record.ended, record.told
                 return Observed(
                     record.key, state, remote_id, record.started, ended, record.detail, channel, is_known,
-                    taken=record.taken,
+                    taken=record.taken, contradicts=record.contradicts,
                 )  # fmt: skip
             case _:
                 waits = InQueue("Kaggle has no machine for it yet")  # Kaggle reports no reason
@@ -517,7 +522,7 @@ class Observer:
         started = self._client.last_run(record.slug)
         return max(record.intended_at, min(now, max(int(started or 0), record.queued_at or 0)))
 
-    def _close(self, record: Record, detail: str, now: int) -> Observed:
+    def _close(self, record: Record, word: str, now: int, failure: str = "") -> Observed:
         """Record the end of a session; its own report of its start has priority.
 
         Kaggle's ``lastRunTime`` is not used: for an ended session it may be the end. Without the session's own report,
@@ -545,8 +550,15 @@ class Observer:
             latest = min(latest, math.ceil((began or started) + log.ended_after) + 1)
         elif record.timeout_seconds is not None:
             latest = min(latest, max(started + record.timeout_seconds, record.overran_at or 0))
-        closed = replace(record, state="ended", started=started, ended=max(started, latest), detail=detail, told=told)
-        return self.observed(self._records.write(closed), SessionState.ENDED)
+        ended, detail, evidence = max(started, latest), f"{word} {failure}".strip(), dict(record.contradicts)
+        if ended - started < (record.timeout_seconds or 0) - _EARLY_SECONDS and _TIME_LIMIT.search(failure):
+            evidence["session_cap_seconds"] = f"Kaggle's time limit ended it after {show_duration(ended - started)}"
+        if word == "complete" and log is not None and log.began is not None and not told:
+            # The last line of such a session was printed, and is missing.
+            size = self._records.path(record.key, "log").stat().st_size
+            evidence |= {"log-limit": f"its log ends after {size / 1e6:.1f} MB"} if size < _WHOLE_BYTES else {}
+        closed = replace(record, state="ended", started=started, ended=ended, detail=detail, told=told)
+        return self.observed(self._records.write(replace(closed, contradicts=evidence)), SessionState.ENDED)
 
 
 def find_orphans(client: KaggleClient, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:

@@ -30,6 +30,7 @@ from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.deployer import Deployments
 from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import apply, extend
+from scheduler.service.facts.contradictions import Contradictions, visibility_seconds
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
 from scheduler.service.facts.observe import OutputCollection, observe
 from scheduler.service.facts.snapshot import gather
@@ -122,6 +123,7 @@ class Cycle:
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)
+        self._contradictions = Contradictions(ports)
         self._late = LateSessions(ports)
         self._collection = OutputCollection(ports)
         self._waits = QueueWaits(ports)
@@ -218,6 +220,8 @@ class Cycle:
         self._unclear.note(loaded.keys, unclear, now)
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
+        compare = partial(self._contradictions.look, loaded.live, observed, steps, now)
+        apart(ports, "cycle.step_failed", compare, None, step="facts")
         extend(ports, steps, now)
         self._stops.send(loaded.live, observed, steps, now)
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
@@ -279,7 +283,6 @@ class Cycle:
 
     def _fact(self, run: Run, loaded: _Loaded, observed: Observation) -> Facts:
         ports = self._ports
-        platform, pool = ports.platforms.get(run.pool), ports.pools.get(run.pool)
         return Facts(
             run=run,
             sighting=observed.sightings.get(run.key),
@@ -292,9 +295,7 @@ class Cycle:
                 if (run.key, lane.index) in observed.results
             },
             wishes=loaded.wishes,
-            visibility_seconds=max(
-                platform.capabilities.visibility_seconds if platform else 0, pool.visibility_seconds if pool else 0
-            ),
+            visibility_seconds=visibility_seconds(ports, run.pool),
             overdue_seconds=ports.policy.overdue_seconds,
             complete=observed.is_complete(run),
             heard=observed.wrote(run),

@@ -30,6 +30,7 @@ from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.facts.apply import LINGERS_SECONDS
+from scheduler.service.facts.contradictions import contradict
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report, record_late
 from scheduler.service.faults.isolation import isolated_run
@@ -221,6 +222,9 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
             changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
             ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
             events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)
+            if one.booked is None:  # it was given up because the platform did not list it
+                evidence = f"it ran {now - one.run.planned_start} s after its launch, though it had not been listed"
+                contradict(ports, tx, one.run.pool, "visible", one.run.key, evidence, now)
         if until is None:
             watched.remove(tx, one.run.key)
         else:

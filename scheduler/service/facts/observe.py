@@ -231,6 +231,7 @@ def _sighting(session: Observed) -> Sighting:
         session.price_microdollars_per_hour,
         session.deadline,
         session.taken,
+        session.contradicts,
     )
 
 

@@ -53,7 +53,7 @@ _PAST_SECONDS = 60 * DAY  # the greatest age of an instant that a platform repor
 _WINDOW_SECONDS = 400 * DAY  # the longest window of a quota
 _PRICE_MAX = 10**10  # microdollars per hour
 _PLACE_MAX = 10**7  # queue position
-_WORDS_MAX = 200  # characters of a price's origin
+_WORDS_MAX = 200  # characters of a price's origin, and of what contradicts a fact
 _SESSIONS = 1_000  # sessions that may use one quota at a time
 _KINDS_MAX = 20  # kinds of refusals with an event of their own, per run
 _SAID_MAX = 5  # refusals in one event
@@ -200,6 +200,8 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
     stop_channel: Any = answer.stop_channel
     same = {name: getattr(answer, name) for name in ("started", "ended", "remote_id", "detail", "deadline")}
     reader = Reader({**same, "price": answer.price_microdollars_per_hour})
+    contradicts = dict(answer.contradicts)
+    claims = Reader(contradicts)
     runs = answer.state is SessionState.RUNNING
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
@@ -222,6 +224,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
             reader.read("price", whole, 1, _PRICE_MAX) if answer.state is SessionState.ENDED else None,
             reader.read("deadline", whole, began, now + _WINDOW_SECONDS) if runs else None,
             answer.taken is True,
+            {name: evidence for name in contradicts if (evidence := claims.text(name, _WORDS_MAX))},
         ),
         reader.refused,
     )

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from jobs.nouns.pool import Pool
 from platforms.base import Misconfigured, Platform, Published
+from platforms.facts import Facts
 from scheduler.clock import SchedulerClock
 from scheduler.core.plan import Plan
 from scheduler.core.retention import Retention
@@ -106,6 +107,7 @@ class Ports:
     read_secret: Callable[[str], str] = str  # secrets of a job by name; raises ConfigError for a missing one
     targets: Mapping[str, ServedAt] = field(default_factory=dict)  # deployment targets by name
     hub_token: Callable[[], str] = str  # the daemon's own token for the Hub; raises ConfigError
+    facts: Callable[[], Mapping[str, Facts]] = dict  # facts that hold now, by pool
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -26,6 +26,7 @@ from scheduler.core.quota import ACCOUNT, ObservedLimit
 from scheduler.core.reasons import Cause
 from scheduler.core.reconcile import started_of
 from scheduler.core.run import Ended, Run, Running, stop
+from scheduler.service.facts.contradictions import BILL_SECONDS, contradict
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs
@@ -164,7 +165,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     if settled or difference > tolerated:
         # A difference that had not settled at the last reading, or was too small then, may appear only now.
         since = _hidden_since(recent, looked_at, now) - settled_seconds(ports.clock)
-        difference -= book_waits(tx, pool, charges, reading, window, difference, since, now)
+        difference -= book_waits(ports, tx, pool, charges, reading, difference, since, now)
     if difference > 0:  # holds of live sessions include their waiting time
         difference = max(0, difference - sum(window.overlap(run.planned_start, started_of(run)) for run in live))
     if difference == 0 or (not settled and difference <= tolerated):
@@ -256,20 +257,21 @@ def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Windo
 # Platforms do not report which session a second belongs to. The part of the total beyond the ledger, up to the waiting
 # time of sessions charged since the last reading, is theirs. The wait of a live session is covered by its hold.
 def book_waits(
+    ports: Ports,
     tx: Connection,
     pool: Pool,
     charges: Sequence[Charge],
     reading: QuotaReading,
-    window: Window,
     difference: int,
     since: int,
     now: int,
 ) -> int:
-    """Charge the waits in ``difference`` to the sessions charged since ``since``; return the seconds in ``window``.
+    """Charge waits in ``difference`` to sessions charged since ``since``; return their seconds in the reading's window.
 
     If it is less than they waited, each is charged the same share. A total says nothing about an earlier window: the
-    part of a wait before ``window`` is charged in full if the pool is known to bill waits.
+    part of a wait before that window is charged in full if the pool is known to bill waits.
     """
+    window = Window(reading.start, reading.end)
     booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # start
     oldest = min(window.start, since)
     entries = ledger.entries(tx, since=oldest, pool=pool.name)
@@ -297,6 +299,8 @@ def book_waits(
     evidence = f"billed while it waited: {pool.platform} reports {explained}"
     for key, start, end in intervals:
         ledger.adjust(tx, pool.name, key, [(start, end, False)], now, price, evidence)
+        if end - start > BILL_SECONDS:
+            contradict(ports, tx, pool.name, "device", key, f"{end - start} s of its wait were billed", now)
     return unbooked
 
 
@@ -353,5 +357,7 @@ def _settle(ports: Ports, run: Run, session: Observed, now: int) -> None:
         ledger.adjust(tx, run.pool, run.key, missing, now, price, evidence)
         seconds = sum((-1 if credit else 1) * (end - start) for start, end, credit in missing)
         events.append(tx, _CHECKED, run.key, now, pool=run.pool, seconds=seconds)
+        if abs(seconds) > BILL_SECONDS:
+            contradict(ports, tx, run.pool, "device", run.key, f"its bill differs from our count by {seconds} s", now)
     if missing:
         ports.log.info("bill.corrected", run=run.key, pool=run.pool, seconds=seconds)

@@ -261,6 +261,13 @@ KINDS: dict[str, list[Kind]] = {
     "session without a run": [
         Kind("uff-lost-0009", happen("session.orphan", "uff-lost-0009", pool="shared", remote_id="x"), after=7_200)
     ],
+    "fact contradicted": [
+        Kind(
+            "session_cap_seconds of odd",
+            happen("fact.contradicted", "session_cap_seconds of odd", what="12h", why="it was cut after 9h"),
+            happen("fact.settled", "session_cap_seconds of odd", what="12h"),
+        )
+    ],
     "agent asks": [Kind("3f2a9c0d1b7e", ask, happen(agents.REJECTED, "3f2a9c0d1b7e", why=""), typed=False)],
     "checkpoint damaged": [
         Kind(
