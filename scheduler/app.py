@@ -147,10 +147,7 @@ class App:
         return App(self.settings.model_copy(update={"state_dir": folder, "artifacts": artifacts, "pools": pools}))
 
     def published(self) -> Published:
-        """Return what the account of the first pool on Kaggle can access, or else that of this user.
-
-        Raises PlatformError.
-        """
+        """Return what the account of the first pool on Kaggle can access, or else this user's. Raises PlatformError."""
         from platforms.registry import published, publisher
 
         name = publisher()

@@ -76,10 +76,7 @@ class ServiceManager:
         return cls(environ.get(_ADDRESS, ""))
 
     def say(self, state: str, status: str) -> bool:
-        """Send a state of sd_notify, such as ``READY``, and a line for people.
-
-        Only finished work may send WATCHDOG, no timer.
-        """
+        """Send a state of sd_notify, such as ``READY``, and a line for people. Only finished work may send WATCHDOG."""
         return self._tell(f"{state}=1", _status(status))
 
     @contextmanager
@@ -128,10 +125,7 @@ class LostLeadership(Exception):
 
 @dataclass(repr=False, eq=False)  # the signal module calls the repr of a handler, which should not show the fields
 class Daemon:
-    """One daemon process.
-
-    ``run`` returns when the process was asked to stop, or when ``stop_at`` of the settings has passed.
-    """
+    """One daemon process. ``run`` returns when asked to stop, or when ``stop_at`` of the settings has passed."""
 
     app: App
     log: EventLog
@@ -155,10 +149,7 @@ class Daemon:
     _cycled_at: int | None = None  # scheduled second of the newest finished cycle
 
     def run(self) -> None:
-        """Wait for the lease, then run cycles until stopped.
-
-        Raises AlreadyRunning, LostLeadership, StoreFailure.
-        """
+        """Wait for the lease, then run cycles until stopped. Raises AlreadyRunning, LostLeadership, StoreFailure."""
         settings = self.app.settings
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with closing(leases.FileLock(settings.state_dir / LOCK_FILE)), self._signals():

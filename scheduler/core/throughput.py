@@ -103,10 +103,7 @@ def _learn_overheads(estimate: Estimate, sample: Sample, share: float) -> Estima
 
 
 def _spread(sigma: float, expected: float, observed: float | None, share: float) -> float:
-    """Return the spread with one more relative deviation, at most 1.
-
-    A sample that replaces a prior (``share`` 1) does not change the spread.
-    """
+    """Return the spread with one more relative deviation, at most 1; a sample that replaces a prior changes nothing."""
     if observed is None or share >= 1:
         return sigma
     surprise = min(1.0, abs(observed - expected) / max(expected, 1.0))

@@ -79,10 +79,7 @@ class Channel(Protocol):
     """Sends messages. ``body`` is a rendered report, or has only ``subject`` and ``text``."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
-        """Send a message with the idempotency key ``key``; return which parts were left out and why, else "".
-
-        Raises DeliveryFailed.
-        """
+        """Send a message once per ``key``; return which parts were left out and why, else "". Raises DeliveryFailed."""
 
 
 class _Smtp(smtplib.SMTP):

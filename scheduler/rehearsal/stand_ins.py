@@ -346,10 +346,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
 
 
 def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
-    """Return the differences of a second or more between the ledger and Slurm's accounting; None without accounting.
-
-    Raises PlatformError.
-    """
+    """Return by how much ledger and Slurm's accounting differ, from 1 s on; None without it. Raises PlatformError."""
     pool = next((pool for pool in app.settings.pools if pool.name == _SLURM and pool.platform == "slurm"), None)
     if pool is None or not pool.options.get("folder", "").startswith(f"{rehearsal.folder}/"):
         return ()

@@ -162,10 +162,7 @@ def manifest_of(text: str) -> Manifest:
 # pass completes a deletion that a crash interrupted.
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """An object marked for deletion, by its store key: a manifest or a blob of ``job``.
-
-    Times are scheduled UTC seconds.
-    """
+    """An object to delete, by its store key: a manifest or a blob of ``job``. Times are scheduled UTC seconds."""
 
     key: str
     job: str

@@ -86,10 +86,7 @@ def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts a stored value to a type, or raises _OtherType.
-
-    Unknown types accept any value.
-    """
+    """Return a function that converts a stored value to a type or raises _OtherType. Unknown types accept any value."""
     kind: Any = get_origin(hint) or hint
     inner = get_args(hint)
     if kind in _UNIONS:

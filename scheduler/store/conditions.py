@@ -50,10 +50,7 @@ _OPEN = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An open condition of a subject.
-
-    ``what`` distinguishes conditions of the same kind; ``since`` is in UTC seconds.
-    """
+    """An open condition of a subject. ``what`` distinguishes those of the same kind; ``since`` is in UTC seconds."""
 
     kind: str
     subject: str

@@ -58,10 +58,7 @@ def end(
     why: str,
     evidence: Mapping[str, Any] = _NOTHING,
 ) -> Deployment:
-    """Record that an intended deployment failed, or that a version which is or may be in service was withdrawn.
-
-    Raises Stale.
-    """
+    """Record that a deployment failed, or that a version that is or may be in service was withdrawn. Raises Stale."""
     return _move(tx, deployment, state, now, why, evidence)
 
 

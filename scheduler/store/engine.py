@@ -247,10 +247,7 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 
 
 def revision(tx: Connection, where: str) -> str | None:
-    """Return the schema revision, None for an empty database.
-
-    Raises DatabaseCorrupt for a database of another program.
-    """
+    """Return the schema revision, None for an empty database. Raises DatabaseCorrupt for one of another program."""
     tables = set(tx.execute(_TABLES[tx.dialect.name]).scalars())
     version: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
     if version is None and tables - {"alembic_version"}:

@@ -33,10 +33,7 @@ _CLOSURES = select(closures_table).order_by(closures_table.c.pool)
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
-    """Store the newest reading of a quota window; an older one is ignored.
-
-    Event ``limit.observed`` if the limit changes.
-    """
+    """Store the newest reading of a quota window, no older one; event ``limit.observed`` if the limit changes."""
     window = {"pool": pool, "quota": limit.quota, "starts_at": limit.start, "ends_at": limit.end}
     same = [limits.c[name] == value for name, value in window.items()]
     row = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()

@@ -131,10 +131,7 @@ def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column'
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
-    """Record a failed delivery; the message is not sent before ``retry_at``.
-
-    Raises Stale if it was sent, or is unknown.
-    """
+    """Record a failed delivery; the next is at ``retry_at`` or later. Raises Stale if it was sent, or is unknown."""
     _note(tx, id, retry_at=retry_at, why=why)
 
 

@@ -22,10 +22,7 @@ _BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
 
 
 def save(tx: Connection, plan: Plan, now: int) -> None:
-    """Store a plan.
-
-    The newest 500 are kept, fewer if they are large, and up to 10 more, because old ones are deleted in batches.
-    """
+    """Store a plan. The newest 500 are kept, fewer if they are large; every tenth call deletes the others."""
     row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": dumped(plan)}
     number: int = tx.execute(_INSERT, row).scalar_one()
     if number % _PRUNED_EVERY == 0:

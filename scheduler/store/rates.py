@@ -16,10 +16,7 @@ from scheduler.store.schema import rates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRecord(Estimate):
-    """The estimate of a job on a pool, learned up to ``at`` (UTC seconds).
-
-    With 0 samples only the time that a session loses is known.
-    """
+    """A job's estimate on a pool, learned up to ``at`` (UTC seconds). With 0 samples only lost time is known."""
 
     job: str
     pool: str

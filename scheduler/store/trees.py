@@ -25,10 +25,7 @@ CORPUS = "corpus"
 
 @dataclass(frozen=True, slots=True)
 class StoredTree:
-    """A tree.
-
-    ``delete_at`` is when it may be deleted (UTC seconds), None while it is needed; ``going``: it is being deleted.
-    """
+    """A tree that may be deleted at ``delete_at`` (UTC seconds; None while needed); ``going``: it is being deleted."""
 
     digest: str
     delete_at: int | None
@@ -62,10 +59,7 @@ def everything(tx: Connection) -> list[StoredTree]:
 
 
 def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
-    """Record a tree before it is sent, or that it is needed (``delete_at`` None).
-
-    Raises Refused while it is being deleted.
-    """
+    """Record a tree to send, or that it is needed (``delete_at`` None). Raises Refused while it is deleted."""
     stored = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if stored is None:
         row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}

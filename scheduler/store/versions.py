@@ -130,10 +130,7 @@ def newest_accepted(tx: Connection, model: str) -> Version | None:
 
 
 def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:
-    """Store the next state by an arrow, if the version is still in its state; event ``version.<arrow>``.
-
-    Raises IllegalArrow, Stale.
-    """
+    """Store the next state if the version's is unchanged; event ``version.<arrow>``. Raises IllegalArrow, Stale."""
     state = next_state(version.state, arrow)
     columns = model_versions.c
     still = (columns.model == version.model, columns.number == version.number, columns.state == version.state)

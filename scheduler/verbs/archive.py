@@ -59,10 +59,7 @@ def message(source: Source, week: Week, channel: Channel) -> ReportMessage:
 
 
 def message_page(source: Source, week: str, channel: str) -> str | None:
-    """Return the message as HTML with its pictures embedded; None for a message of plain text.
-
-    Raises BadRequest, NotFound.
-    """
+    """Return the message as HTML with pictures embedded; None for one of plain text. Raises BadRequest, NotFound."""
     body = _as_sent(source, _week(source, week).label, channel)[1]
     html = body.get("html")
     # Slack and Apprise get the same body and show its text only.

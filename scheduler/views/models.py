@@ -127,10 +127,7 @@ def cost(tx: Connection, version: ListedVersion) -> ModelCost:
 
 
 def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
-    """Return the lineage of versions as lines of text, children indented below their parents.
-
-    ``marks`` are words after a version's name.
-    """
+    """Return the lineage of versions as lines, children indented below parents; ``marks`` are words after a name."""
     everyone = [version for one in listed for version in one.versions]
     names = {version.name for version in everyone}
     below = grouped((version.parent if version.parent in names else "", version) for version in everyone)

@@ -139,10 +139,7 @@ def _judged(tx: Connection, verdict: StoredVerdict) -> JudgedVersion:
 
 
 def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:
-    """Return the report in one format; all formats have the same content.
-
-    ``pictures`` go into HTML.
-    """
+    """Return the report in one format; all formats have the same content. ``pictures`` go into HTML."""
     match form:
         case "text":
             return text_of(document_of(report))

@@ -46,10 +46,7 @@ def left(spec: JobSpec) -> Halving | None:
 
 
 def due(ports: Ports, tx: Connection) -> list[str]:
-    """Return the sweeps with a decision to store.
-
-    Most are stored when a session ends, the others follow from requests.
-    """
+    """Return the sweeps with a decision to store. Most are stored at a session's end, the others after requests."""
     return [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
 
 

@@ -36,10 +36,7 @@ class VerificationVerdict:
 
 
 def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[VerificationVerdict]:
-    """Read all components of each checkpoint and compare their digests.
-
-    Raises StoreError if the store does not answer.
-    """
+    """Read all components of each checkpoint and compare digests. Raises StoreError if the store does not answer."""
     with tempfile.TemporaryDirectory(prefix="schedctl-verify-") as folder:
         digests: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
         for record in records:

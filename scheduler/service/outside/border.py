@@ -264,10 +264,7 @@ def until(instant: Any, now: int) -> int | None:
 
 
 def usage_records(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
-    """Return a platform's usage records, and the price of an hour if it is reported.
-
-    Raises PlatformError, also if one figure is invalid.
-    """
+    """Return usage records, and the price of an hour if reported. Raises PlatformError, also for one invalid figure."""
     platform = _platform(ports, pool, "read_quota")
     replies = call(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
     now, prices = ports.clock.now(), [one for one in replies if isinstance(one, HourPrice)]
@@ -347,10 +344,7 @@ class RejectionLog:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def report(self, refused: Sequence[RejectedInput], live: Collection[str], now: int) -> None:
-        """Write an event for each first rejection, and one for each run that is no longer ``live``.
-
-        Raises Fenced and other StoreFailures.
-        """
+        """Write an event for each first rejection, and one for each run no longer ``live``. Raises StoreFailures."""
         news = {
             (one.subject, one.what): one for one in reversed(refused) if (one.subject, one.what) not in self._counts
         }

@@ -142,10 +142,7 @@ def followed_log(database: Database, platform: Platform, key: str, pause: Callab
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of the pieces with their line ends; the last may have none.
-
-    Very long lines are split at blanks.
-    """
+    """Yield the lines of the pieces with their line ends; the last may have none. Very long lines split at blanks."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

@@ -71,10 +71,7 @@ class ModelSync:
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
     def _trained(self, tx: Connection) -> list[str]:
-        """Return the models with a saved step that is due for a version.
-
-        A model is checked again only after it has saved another step.
-        """
+        """Return the models with a saved step that is due for a version; each is checked once for every saved step."""
         due, not_due = [], {}
         for record in jobs.judged(tx):
             name, spec = record.spec.name, record.spec
