@@ -12,17 +12,7 @@ from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
 from jobs.scores import Score, Scores
 from jobs.size import counted
 from jobs.spec import QualityGate
-from scheduler.judge.evidence import (
-    ALPHA,
-    Spread,
-    clusters_needed,
-    clusters_of,
-    differences,
-    half_samples,
-    lower_bound,
-    mcnemar,
-    spread_of,
-)
+from scheduler.judge import evidence
 
 Verdict = Literal["accepted", "rejected", "inconclusive", "error"]
 Unclear = Literal["", "not_enough_items", "harm_unclear"]
@@ -107,7 +97,7 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     wanted = gate.minimum if gate.minimum is not None else gate.maximum
     assert wanted is not None  # noqa: S101 - the reader of gates guarantees it
     values = [(score.cluster, score.value) for score in scores.values()]
-    spread = spread_of(values)
+    spread = evidence.spread_of(values)
     low, high = _bounds(values, spread)
     finding = Finding(
         gate,
@@ -142,10 +132,10 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
 
 def surely_needed(wanted: float) -> int:
     """Return how many independent items, all passed, give a lower bound of at least ``wanted`` for the pass rate."""
-    return math.ceil(math.log(ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
+    return math.ceil(math.log(evidence.ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
 
 
-def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float | None, float | None]:
+def _bounds(values: Sequence[tuple[str, float]], spread: evidence.Spread) -> tuple[float | None, float | None]:
     """Return one-sided 95 % bounds of the mean; None for both if there are too few clusters.
 
     For values from 0 to 1 these are Clopper-Pearson bounds with the effective number of items: items divided by the
@@ -157,10 +147,10 @@ def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float 
         trials = max(1, math.floor(worth))
         passed = math.floor(trials * spread.mean + 1e-9)
         missed = math.floor(trials * (1 - spread.mean) + 1e-9)
-        return lower_bound(passed, trials), 1 - lower_bound(missed, trials)
+        return evidence.lower_bound(passed, trials), 1 - evidence.lower_bound(missed, trials)
     if spread.clusters < UNBOUNDED_CLUSTERS_MIN:
         return None, None
-    return half_samples(clusters_of(values)).interval() or (None, None)
+    return evidence.half_samples(evidence.clusters_of(values)).interval() or (None, None)
 
 
 def _lowest(scores: Mapping[str, Score], sign: int, wanted: float) -> tuple[Example, ...]:
@@ -174,10 +164,10 @@ def _lowest(scores: Mapping[str, Score], sign: int, wanted: float) -> tuple[Exam
 def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapping[str, Score]) -> Finding:
     """Return the finding of a comparing gate; :func:`decide_guards` sets the outcome of a guard later."""
     sign = 1 if gate.aim == "high" else -1
-    gains = differences(new, before, sign)
-    spread = spread_of(gains)
-    clusters = clusters_of(gains)
-    halves = half_samples(clusters)
+    gains = evidence.differences(new, before, sign)
+    spread = evidence.spread_of(gains)
+    clusters = evidence.clusters_of(gains)
+    halves = evidence.half_samples(clusters)
     low, high = halves.interval() or (None, None)
     single = len(clusters) == len(gains) and all(
         score.value in (0, 1) for scores in (new, before) for score in scores.values()
@@ -185,9 +175,9 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
     wins, losses = sum(1 for _, gain in gains if gain > 0), sum(1 for _, gain in gains if gain < 0)
     exact = single and gate.kind != "not_worse"
     if gate.kind == "better":
-        p_value = mcnemar(wins, losses) if exact else halves.p_above()
+        p_value = evidence.mcnemar(wins, losses) if exact else halves.p_above()
     elif gate.kind == "no_harm":
-        p_value = mcnemar(losses, wins) if exact else halves.p_below()
+        p_value = evidence.mcnemar(losses, wins) if exact else halves.p_below()
     else:
         p_value = halves.p_above(-gate.margin)
     result = Finding(
@@ -224,7 +214,7 @@ def decide_guards(guards: Sequence[Finding]) -> list[Finding]:
     order = sorted(range(len(guards)), key=lambda place: _p(guards[place]))
     harmed = True
     for rank, place in enumerate(order):
-        level = ALPHA / (len(guards) - rank)
+        level = evidence.ALPHA / (len(guards) - rank)
         harmed = harmed and _p(guards[place]) <= level
         outcomes[place] = _guard(guards[place], level, harmed=harmed)
     return [outcomes[place] for place in range(len(guards))]
@@ -232,15 +222,15 @@ def decide_guards(guards: Sequence[Finding]) -> list[Finding]:
 
 def _better(result: Finding, changed: int) -> Finding:
     metric, gain = result.gate.metric, _gain(result)
-    if _p(result) <= ALPHA:
+    if _p(result) <= evidence.ALPHA:
         return result.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(result):.2g}")
     if gain <= 0:
         return result.decided("failed", f"{metric} is no better: {_diff(gain)}")
-    if changed < clusters_needed():
+    if changed < (needed := evidence.clusters_needed()):
         why = (
-            f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {clusters_needed()} "
+            f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {needed} nothing can"
         )
-        return result.decided("not_enough_items", why + "nothing can be shown")
+        return result.decided("not_enough_items", f"{why} be shown")
     observation = f"{metric} is better by {gain:.4g}, which may be chance (p {_p(result):.2g})"
     if result.gate.margin and result.smallest_effect is not None and result.smallest_effect <= result.gate.margin:
         return result.decided("failed", f"{observation}; {result.gate.margin:g} would most likely have shown")
@@ -249,7 +239,7 @@ def _better(result: Finding, changed: int) -> Finding:
 
 def _not_worse(result: Finding) -> Finding:
     metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
-    if _p(result) <= ALPHA:
+    if _p(result) <= evidence.ALPHA:
         return result.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(result):.2g}: {_diff(gain)}")
     unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(result):.2g}): {_diff(gain)}"
     if gain <= -margin or (result.smallest_effect is not None and result.smallest_effect <= margin):
@@ -261,7 +251,7 @@ def _guard(result: Finding, level: float, *, harmed: bool) -> Finding:
     metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
     if harmed:
         return result.decided("failed", f"{metric} was harmed: worse by {-gain:.4g}, p {_p(result):.2g}")
-    if gain < 0 and result.clusters < clusters_needed(level):
+    if gain < 0 and result.clusters < evidence.clusters_needed(level):
         why = f"{metric} is worse by {-gain:.4g}; {result.clusters} clusters are too few to tell harm from chance"
         return result.decided("harm_unclear", why)
     if margin and result.smallest_effect is not None and result.smallest_effect > margin:

@@ -11,22 +11,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
@@ -63,19 +48,19 @@ class _Checked:
         return checked
 
 
-class Whole(_Checked, BigInteger):
+class Whole(_Checked, sa.BigInteger):
     """A whole number of 64 bits."""
 
     written = (int,)
 
 
-class Number(_Checked, Float[float]):
+class Number(_Checked, sa.Float[float]):
     """A number."""
 
     written = (float, int)
 
 
-class Flag(_Checked, Boolean):
+class Flag(_Checked, sa.Boolean):
     """True or false."""
 
     written = (bool, int)
@@ -84,7 +69,7 @@ class Flag(_Checked, Boolean):
 class Words(TypeDecorator[str]):
     """Text from anywhere; characters that no database can store (NUL, half a surrogate pair) are replaced."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -107,14 +92,14 @@ def _text(value: Any) -> str | None:
 
 
 # SQLite numbers rows by itself only if the type of the column is exactly INTEGER.
-Serial = BigInteger().with_variant(Integer(), "sqlite")
+Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 # Declaration of tables: their metadata with the names of constraints, and columns that many tables have.
 #
 # Migrations create what is missing from these declarations: a column that is added later may be NULL, or its revision
 # has a step in migrations.py.
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
         "fk": "fk_%(table_name)s_%(column_0_N_name)s",
@@ -125,35 +110,35 @@ metadata = MetaData(
 )
 
 
-def table(name: str, *parts: Any) -> Table:
+def table(name: str, *parts: Any) -> sa.Table:
     """Return a new table of :data:`metadata`, of columns, constraints and indexes."""
-    return Table(name, metadata, *parts)
+    return sa.Table(name, metadata, *parts)
 
 
-def one_of(column: str, *values: str) -> CheckConstraint:
+def one_of(column: str, *values: str) -> sa.CheckConstraint:
     """Return the constraint that a column has one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
+    return sa.CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
-def key(kind: Any, *names: str) -> list[Column[Any]]:
+def key(kind: Any, *names: str) -> list[sa.Column[Any]]:
     """Return primary key columns of one type."""
-    return [Column(name, kind, primary_key=True, autoincrement=False) for name in names]
+    return [sa.Column(name, kind, primary_key=True, autoincrement=False) for name in names]
 
 
-def required(kind: Any, *names: str) -> list[Column[Any]]:
+def required(kind: Any, *names: str) -> list[sa.Column[Any]]:
     """Return columns of one type that must have a value."""
-    return [Column(name, kind, nullable=False) for name in names]
+    return [sa.Column(name, kind, nullable=False) for name in names]
 
 
-def optional(kind: Any, *names: str) -> list[Column[Any]]:
+def optional(kind: Any, *names: str) -> list[sa.Column[Any]]:
     """Return columns of one type that may be NULL."""
-    return [Column(name, kind) for name in names]
+    return [sa.Column(name, kind) for name in names]
 
 
 def rows(condition: str) -> dict[str, Any]:
     """Return the options that limit an index to rows which meet a condition."""
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
 
 
 # Tables of models: versions, evaluations, verdicts, promotions and deployments.
@@ -162,21 +147,21 @@ def rows(condition: str) -> dict[str, Any]:
 # never used twice. Rows are never deleted; triggers also prevent changes of verdicts.
 def of_version() -> list[Any]:
     """Return the columns that identify the version of a row, with their foreign key."""
-    named = ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"])
+    named = sa.ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"])
     return [*required(Words, "model"), *required(Whole, "number"), named]
 
 
 models = table(
     "models",
-    Column("name", Words, ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("name", Words, sa.ForeignKey("jobs.name"), primary_key=True),
     *required(Whole, "counter"),  # the newest number of a version
 )
 
 model_versions = table(
     "model_versions",
-    Column("model", Words, ForeignKey("models.name"), primary_key=True),
+    sa.Column("model", Words, sa.ForeignKey("models.name"), primary_key=True),
     *key(Whole, "number"),
-    Column("checkpoint", Words, ForeignKey("checkpoints.key"), nullable=False),
+    sa.Column("checkpoint", Words, sa.ForeignKey("checkpoints.key"), nullable=False),
     *required(Words, "digest"),  # of the checkpoint's content: the same content is the same version
     *required(Whole, "step"),
     *optional(Words, "code", "environment", "corpus", "mixture", "parent"),
@@ -185,38 +170,38 @@ model_versions = table(
     *required(Words, "state", "why"),
     *required(Whole, "created_at"),
     one_of("state", "candidate", "evaluating", "accepted", "rejected", "inconclusive", "retired"),
-    UniqueConstraint("model", "digest"),
+    sa.UniqueConstraint("model", "digest"),
 )
 
 evaluations = table(
     "evaluations",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *of_version(),
-    Column("job", Words, ForeignKey("jobs.name"), nullable=False),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), nullable=False),
     *required(Words, "set_digest", "scorer_digest", "state"),
     *required(Whole, "began_at"),
     *optional(Whole, "ended_at"),
     *required(Words, "error"),
     one_of("state", "open", "scored", "failed"),
-    CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_at"),
-    UniqueConstraint("job"),
+    sa.CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_at"),
+    sa.UniqueConstraint("job"),
 )
 
 verdicts = table(
     "verdicts",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *of_version(),
-    Column("evaluation", Whole, ForeignKey("evaluations.id"), nullable=False),
+    sa.Column("evaluation", Whole, sa.ForeignKey("evaluations.id"), nullable=False),
     *required(Words, "gates_digest", "set_digest", "verdict", "evidence"),
     *required(Whole, "at"),
     one_of("verdict", "accepted", "rejected", "inconclusive"),
-    UniqueConstraint("model", "number", "gates_digest", "set_digest"),
-    Index("ix_verdicts_set_digest", "set_digest"),
+    sa.UniqueConstraint("model", "number", "gates_digest", "set_digest"),
+    sa.Index("ix_verdicts_set_digest", "set_digest"),
 )
 
 overrules = table(
     "overrules",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *of_version(),
     *required(Words, "was", "verdict", "by", "why"),
     *required(Whole, "at"),
@@ -225,27 +210,27 @@ overrules = table(
 
 promotions = table(
     "promotions",
-    Column("id", Serial, primary_key=True),
-    Column("model", Words, ForeignKey("models.name"), nullable=False),
+    sa.Column("id", Serial, primary_key=True),
+    sa.Column("model", Words, sa.ForeignKey("models.name"), nullable=False),
     *required(Words, "kind"),
     *optional(Whole, "number"),  # the version that is promoted from now on; None: none
     *optional(Whole, "was"),
     *required(Words, "by", "why"),
     *required(Whole, "at"),
     one_of("kind", "promote", "rollback"),
-    Index("ix_promotions_model_id", "model", "id"),
+    sa.Index("ix_promotions_model_id", "model", "id"),
 )
 
 deployments = table(
     "deployments",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *of_version(),
     *required(Words, "target", "state", "by", "why", "evidence"),
     *required(Whole, "intended_at"),
     *optional(Whole, "served_at", "ended_at"),
     one_of("state", "intended", "serving", "returned", "failed", "replaced"),
-    CheckConstraint("(state IN ('intended', 'serving')) = (ended_at IS NULL)", name="ended_at"),
-    CheckConstraint("state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name="served_at"),
+    sa.CheckConstraint("(state IN ('intended', 'serving')) = (ended_at IS NULL)", name="ended_at"),
+    sa.CheckConstraint("state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name="served_at"),
 )
 
 
@@ -269,8 +254,8 @@ jobs = table(
     *optional(Whole, "removed_at"),  # out of the queue since then; its name is free
     *optional(Whole, "fenced_attempt"),  # attempts up to this one belong to a removed job of this name
     one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
-    CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
-    Index("ix_jobs_position", "position"),
+    sa.CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
+    sa.Index("ix_jobs_position", "position"),
 )
 
 runs = table(
@@ -283,16 +268,16 @@ runs = table(
     *optional(Whole, "ended_at"),
     *optional(Words, "planned"),  # written by older versions
     one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
-    CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
-    Index("ix_runs_ended_at", "ended_at"),
-    Index("ix_runs_reserved_at", "reserved_at"),
+    sa.CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
+    sa.Index("ix_runs_ended_at", "ended_at"),
+    sa.Index("ix_runs_reserved_at", "reserved_at"),
 )
 
 lanes = table(
     "lanes",
-    Column("run", Words, ForeignKey("runs.key"), primary_key=True),
+    sa.Column("run", Words, sa.ForeignKey("runs.key"), primary_key=True),
     *key(Whole, "lane"),
-    Column("job", Words, ForeignKey("jobs.name"), nullable=False),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), nullable=False),
     *required(Whole, "attempt"),
     *required(Words, "devices"),
     *optional(Whole, "restore_step"),
@@ -303,51 +288,51 @@ lanes = table(
     *required(Words, "message"),
     *optional(Words, "heartbeat", "code", "trees"),
     *optional(Whole, "begun_at"),  # of a lane that continues in a session that ran already
-    UniqueConstraint("job", "attempt"),
-    CheckConstraint("NOT live OR outcome IS NULL", name="live"),
+    sa.UniqueConstraint("job", "attempt"),
+    sa.CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
 
 ledger = table(
     "ledger",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *required(Words, "kind", "pool"),
-    Column("run", Words, ForeignKey("runs.key")),
+    sa.Column("run", Words, sa.ForeignKey("runs.key")),
     *required(Whole, "starts_at", "ends_at", "at"),
     *required(Flag, "credit"),
     *required(Whole, "price_microdollars_per_hour"),
     *required(Words, "evidence"),
     one_of("kind", "hold", "spend", "release", "adjust"),
-    CheckConstraint("ends_at >= starts_at", name="interval"),
-    CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
-    Index("ix_ledger_run", "run"),
-    Index("ix_ledger_ends_at", "ends_at"),
+    sa.CheckConstraint("ends_at >= starts_at", name="interval"),
+    sa.CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
+    sa.Index("ix_ledger_run", "run"),
+    sa.Index("ix_ledger_ends_at", "ends_at"),
 )
 
 events = table(
     "events",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *required(Whole, "at"),
     *required(Words, "kind", "subject", "by", "data"),
-    Index("ix_events_subject_id", "subject", "id"),
+    sa.Index("ix_events_subject_id", "subject", "id"),
 )
 
 checkpoints = table(
     "checkpoints",
     *key(Words, "key"),
-    Column("job", Words, ForeignKey("jobs.name"), nullable=False),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), nullable=False),
     *required(Whole, "step", "attempt"),
     *required(Words, "manifest"),
     *required(Whole, "seen_at"),
     *required(Words, "state", "why"),
     *required(Flag, "pinned"),
     one_of("state", "good", "quarantined", "expired"),
-    CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
-    Index("ix_checkpoints_job_step", "job", "step"),
+    sa.CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
+    sa.Index("ix_checkpoints_job_step", "job", "step"),
 )
 
 generations = table(
     "generations",
-    Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), primary_key=True),
     *key(Whole, "number"),
     *required(Whole, "first_attempt", "began_at"),
     *optional(Words, "parent"),
@@ -358,7 +343,7 @@ generations = table(
 
 series = table(
     "series",
-    Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), primary_key=True),
     *key(Whole, "attempt", "step"),
     *required(Whole, "at"),
     *optional(Number, "loss", "held_out_loss", *(metric.name for metric in fields(Telemetry))),
@@ -375,34 +360,34 @@ trees = table(
 discards = table(
     "discards",
     *key(Words, "key"),
-    Column("job", Words, ForeignKey("jobs.name"), nullable=False),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), nullable=False),
     *required(Words, "why"),
     *required(Whole, "marked_at", "delete_at"),
-    CheckConstraint("delete_at >= marked_at", name="grace"),
-    Index("ix_discards_job", "job"),
+    sa.CheckConstraint("delete_at >= marked_at", name="grace"),
+    sa.Index("ix_discards_job", "job"),
 )
 
 watched = table(
     "watched",
-    Column("run", Words, ForeignKey("runs.key"), primary_key=True),
+    sa.Column("run", Words, sa.ForeignKey("runs.key"), primary_key=True),
     *required(Whole, "until"),
     *optional(Whole, "booked_start", "booked_end"),
-    CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
+    sa.CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
 pruned = table("pruned", *key(Words, "name"), *required(Whole, "up_to"), one_of("name", "events"))
 
 plans = table(
     "plans",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *required(Whole, "made_at", "saved_at"),
     *required(Words, "digest", "body"),
-    Index("ix_plans_made_at", "made_at"),
+    sa.Index("ix_plans_made_at", "made_at"),
 )
 
 rates = table(
     "rates",
-    Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("job", Words, sa.ForeignKey("jobs.name"), primary_key=True),
     *key(Words, "pool"),
     *required(Number, "steps_per_second", "sigma"),
     *required(Whole, "samples", "setup_seconds", "checkpoint_seconds", "at", "delay_seconds"),
@@ -415,7 +400,7 @@ limits = table(
     *key(Whole, "starts_at", "ends_at"),
     *required(Whole, "limit", "at"),
     *required(Words, "source"),
-    CheckConstraint("ends_at >= starts_at", name="interval"),
+    sa.CheckConstraint("ends_at >= starts_at", name="interval"),
 )
 
 closures = table(
@@ -438,22 +423,22 @@ conditions = table(
 
 lease = table(
     "lease",
-    *key(Integer, "id"),
+    *key(sa.Integer, "id"),
     *required(Words, "holder"),
     *required(Whole, "epoch", "until"),
-    CheckConstraint("id = 1", name="one_row"),
+    sa.CheckConstraint("id = 1", name="one_row"),
 )
 
 due = table("due", *key(Words, "name"), *required(Whole, "at"))
 
 outbox = table(
     "outbox",
-    Column("id", Serial, primary_key=True),
+    sa.Column("id", Serial, primary_key=True),
     *required(Words, "kind", "period", "channel", "body"),
     *required(Whole, "created_at", "attempts", "retry_at"),
     *optional(Whole, "sent_at"),
     *required(Words, "why"),
-    UniqueConstraint("kind", "period", "channel"),
+    sa.UniqueConstraint("kind", "period", "channel"),
 )
 
 _of_version = (evaluations.c.model, evaluations.c.number)
@@ -469,12 +454,12 @@ _PARTIAL_INDEXES = (
 
 
 @cache
-def complete() -> MetaData:
+def complete() -> sa.MetaData:
     """Return the metadata with its partial indexes, to create tables and to compare databases with it.
 
     The indexes are added on demand: their options make SQLAlchemy load both dialects, a tenth of a command's start
     time.
     """
     for name, columns, condition, unique in _PARTIAL_INDEXES:
-        Index(name, *columns, unique=unique, **rows(condition))
+        sa.Index(name, *columns, unique=unique, **rows(condition))
     return metadata

@@ -13,21 +13,7 @@ from scheduler.app import load_app
 from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.host.installation import (
-    FOLDER,
-    STATE,
-    CommandRun,
-    FileWrite,
-    Installation,
-    Remove,
-    Step,
-    carry_out,
-    install_steps,
-    obstacles,
-    running_sessions,
-    uninstall_steps,
-    unit_statuses,
-)
+from scheduler.host import installation
 
 OwnOption = Annotated[bool, option("--user", "Your own service manager instead of the system's.")]
 DryOption = Annotated[bool, option("--dry-run", "Show what would be done, and do nothing.")]
@@ -48,12 +34,12 @@ def install(
     Settings and drop-ins that are there stay as they are. Sessions that run are not touched.
     """
     place = _place(cli, user=user, web=web, root=root)
-    problems = obstacles(place)
+    problems = installation.obstacles(place)
     if problems and not dry_run:
         raise problems[0]
     for obstacle in problems:
         cli.plain.warn(str(obstacle))
-    _do(cli, install_steps(place, start=not no_start), place, dry_run)
+    _do(cli, installation.install_steps(place, start=not no_start), place, dry_run)
     if not dry_run:
         cli.plain.say(f"Installed. Settings: {place.config}. See: schedctl service status{' --user' if user else ''}")
 
@@ -62,10 +48,10 @@ def install(
 def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, root: RootOption = Path("/")) -> None:
     """Stop the service and remove its units. Settings, state and user stay; local sessions go on to their end."""
     place = _place(cli, user=user, web=True, root=root, strict=False)
-    rights = [obstacle for obstacle in obstacles(place) if obstacle.needs_root]
+    rights = [obstacle for obstacle in installation.obstacles(place) if obstacle.needs_root]
     if rights and not dry_run:
         raise rights[0]
-    _do(cli, uninstall_steps(place), place, dry_run)
+    _do(cli, installation.uninstall_steps(place), place, dry_run)
     if not dry_run:
         cli.plain.say(f"Removed. What is left, for you to keep or delete: {place.folder}, {place.state}")
 
@@ -74,8 +60,8 @@ def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, roo
 def status(cli: Cli, user: OwnOption = False) -> None:
     """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
     systemctl = ("systemctl", "--user") if user else ("systemctl",)
-    units = unit_statuses(systemctl)
-    sessions = running_sessions(systemctl)
+    units = installation.unit_statuses(systemctl)
+    sessions = installation.running_sessions(systemctl)
     cli.plain.data({"units": [asdict(unit) for unit in units], "sessions": sessions})
     rows = [
         (unit.unit, unit.state, "yes" if unit.enabled else "no", str(unit.pid or ""), str(unit.restarts), unit.status)
@@ -89,13 +75,13 @@ def status(cli: Cli, user: OwnOption = False) -> None:
         raise Violations("the service does not run", why, f"Look at: journalctl -e -u {ill[0].unit}")
 
 
-def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Installation:
+def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> installation.Installation:
     """Return the paths and options of the installation. Raises ConfigError if ``strict`` and settings are invalid."""
     root = root.absolute()
     home = Path("~").expanduser()
-    folder = home / ".config" / "uff-scheduler" if user else FOLDER
+    folder = home / ".config" / "uff-scheduler" if user else installation.FOLDER
     config = (cli.options.config or folder / "config.toml").absolute()
-    state = home / ".local" / "state" / "uff-scheduler" if user else STATE
+    state = home / ".local" / "state" / "uff-scheduler" if user else installation.STATE
     writable: tuple[Path, ...] = ()
     there = root / config.relative_to("/")
     if strict and there.exists():
@@ -107,8 +93,8 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
         if settings.database_url.startswith("sqlite:///"):
             named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
         named += [folder for pool in settings.pools for folder in folders(pool.platform, pool.options)]
-        writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
-    return Installation(
+        writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(installation.STATE)))
+    return installation.Installation(
         # The interpreter of the virtual environment: its base interpreter would not find our packages.
         python=Path(sys.executable),
         schedctl=Path(sys.executable).with_name("schedctl"),
@@ -123,24 +109,24 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
     )
 
 
-def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> None:
+def _do(cli: Cli, steps: Sequence[installation.Step], place: installation.Installation, dry_run: bool) -> None:
     if not dry_run:
-        carry_out(steps, place)
+        installation.carry_out(steps, place)
     lines = [_step_shown(step, place) for step in steps]
     cli.plain.data({"steps": [document for _, document in lines], "done": not dry_run})
     for line, _ in lines if dry_run else ():
         cli.plain.line(line)
 
 
-def _step_shown(step: Step, place: Installation) -> tuple[str, dict[str, Any]]:
+def _step_shown(step: installation.Step, place: installation.Installation) -> tuple[str, dict[str, Any]]:
     """Return a step as a line of text and as a JSON document."""
     match step:
-        case FileWrite(path=path, text=text, keep=keep):
+        case installation.FileWrite(path=path, text=text, keep=keep):
             line = f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"
             return line, {"step": "write", "path": str(place.at(path)), "text": text, "keep": keep}
-        case Remove(path=path):
+        case installation.Remove(path=path):
             return f"remove  {place.at(path)}", {"step": "remove", "path": str(place.at(path))}
-        case CommandRun(words=words):
+        case installation.CommandRun(words=words):
             return f"run     {' '.join(words)}", {"step": "run", "command": list(words)}
         case _:
             assert_never(step)

@@ -35,19 +35,7 @@ from scheduler.service.facts.observation import LiveJobs, Observation, declared
 from scheduler.service.facts.observe import OutputCollection, observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.verification import Suspects
-from scheduler.service.faults.isolation import (
-    CLEAR,
-    LeftOut,
-    Poisoned,
-    apart,
-    each_alone,
-    isolated_run,
-    plan_around,
-    planned_again,
-    told_before,
-    wait_for_person,
-    without,
-)
+from scheduler.service.faults import isolation
 from scheduler.service.faults.places import LaunchNews, Places, Postponements
 from scheduler.service.launch.chain import continue_sessions
 from scheduler.service.launch.launch import launch_all, reserve
@@ -85,7 +73,7 @@ class _Planned:
     """
 
     plan: Plan
-    left_out: LeftOut
+    left_out: isolation.LeftOut
     knows: int
     planned: set[str]
     changes_at: int | None
@@ -116,11 +104,11 @@ class Cycle:
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._rejections = border.RejectionLog(ports)
-        self._poisoned = Poisoned(ports)
-        self._unclear = Poisoned(ports, RUN_UNCLEAR, CLEAR)
+        self._poisoned = isolation.Poisoned(ports)
+        self._unclear = isolation.Poisoned(ports, RUN_UNCLEAR, isolation.CLEAR)
         self._undetermined: dict[str, tuple[int, str]] = {}  # by run: since when its state is unknown, and why
         self._stuck = StuckLanes(ports)
-        self._left_out = LeftOut()
+        self._left_out = isolation.LeftOut()
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)
         self._contradictions = Contradictions(ports)
@@ -145,9 +133,9 @@ class Cycle:
         if may_plan:  # before the plan: idle sessions wait for this
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
         halve = partial(halvings.look, self._ports, self._sweeps, now)
-        apart(self._ports, "cycle.step_failed", halve, None, step="halvings")
+        isolation.apart(self._ports, "cycle.step_failed", halve, None, step="halvings")
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
-            apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
+            isolation.apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if may_plan:
             self._plan_and_launch(now)
         return now
@@ -170,7 +158,7 @@ class Cycle:
             running = [run for run in runs.live(tx) if isinstance(run.state, Running)]
         faults: dict[str, str] = {}
         for run in running:
-            with isolated_run(faults, run.key), self._ports.write() as tx:
+            with isolation.isolated_run(faults, run.key), self._ports.write() as tx:
                 runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
         for key, fault in faults.items():
             self._ports.log.error("stop.failed", run=key, why=fault)
@@ -240,7 +228,7 @@ class Cycle:
         """Return the steps for all runs; ``faults`` gets the error of each run for which the decision fails."""
         steps: list[Step] = []
         for run in loaded.live:
-            with isolated_run(faults, run.key):
+            with isolation.isolated_run(faults, run.key):
                 steps.extend(reconcile([self._fact(run, loaded, observed)], now))
         return steps
 
@@ -254,13 +242,13 @@ class Cycle:
             mine = [step for step in steps if step.run.key in keys]
             apply(self._ports, tx, runs, observed.part(runs, regarded=regarded), mine, now)
 
-        return each_alone(self._ports, live, self._poisoned.reported_runs(), write)
+        return isolation.each_alone(self._ports, live, self._poisoned.reported_runs(), write)
 
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
             live, late = runs.live(tx), watched.everything(tx)
             due = partial(halvings.due, self._ports, tx)
-            self._sweeps = apart(self._ports, "cycle.step_failed", due, [], step="halvings")
+            self._sweeps = isolation.apart(self._ports, "cycle.step_failed", due, [], step="halvings")
             if not live:
                 return _Loaded([], {}, LiveJobs({}, {}, ()), late)
             names = sorted({lane.job for run in live for lane in run.lanes})
@@ -317,12 +305,12 @@ class Cycle:
             return
         plan, newest = result.plan, result.knows
         self._left_out.add(result.left_out)
-        wait_for_person(ports, result.left_out, now)
+        isolation.wait_for_person(ports, result.left_out, now)
         for warning in plan.warnings:
             ports.log.warning("plan.warning", why=warning)
         with ports.write() as tx:
             plans.save(tx, plan, now)
-            planned_again(tx, result.planned, now)
+            isolation.planned_again(tx, result.planned, now)
         self._incumbent = plan
         self._unopened = set(self._places.unopened)
         reserved = reserve(ports, plan, now, self._unopened, self._news.obstacles)
@@ -352,20 +340,20 @@ class Cycle:
                 return None
             if came:
                 self._postponements.end_early(now)
-            left_out = LeftOut()
+            left_out = isolation.LeftOut()
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a daemon that starts continues the stored plan
                 self._incumbent = plans.newest(tx)
-            poisoned = told_before(tx, snapshot)
+            poisoned = isolation.told_before(tx, snapshot)
         incumbent = self._incumbent
         trains = {view.name for view in snapshot.jobs if view.running}
         snapshot = self._postponements.applied(snapshot)
-        plannable = without(
+        plannable = isolation.without(
             snapshot, {*poisoned.jobs, *(name for name in self._left_out.jobs if name in trains)}, poisoned.pools
         )
 
         def make() -> _Planned:
-            plan, not_planned = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), plannable)
+            plan, not_planned = isolation.plan_around(lambda some: ports.plan(with_urgency(some), incumbent), plannable)
             left_out.add(not_planned)
             planned = {view.name for view in plannable.jobs} - left_out.jobs.keys()
             return _Planned(plan, left_out, newest, planned, next_change(plannable))

@@ -18,17 +18,7 @@ from config.settings import Settings, TargetSettings
 from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
 from platforms.folders import take_at_once
-from platforms.targets.base import (
-    BadRelease,
-    Deployed,
-    DeployOutcome,
-    Release,
-    Target,
-    TargetBusy,
-    TargetContext,
-    TargetError,
-    TargetUnreachable,
-)
+from platforms.targets import base
 from platforms.targets.release import WEIGHTS, is_weights, leaves, open_release, seal
 from platforms.targets.vllm import MAX_BYTES as PROBE_BYTES_MAX
 from platforms.targets.vllm import NAME as PROBE
@@ -81,7 +71,7 @@ class Deployer:
         with (self.folder / f"{target}--{model}.lock").open("ab") as handle:
             if not take_at_once(handle):
                 why = f"another process of this machine deploys {model} there"
-                raise TargetBusy(target, "deploy", why, "Try again when it is done")
+                raise base.TargetBusy(target, "deploy", why, "Try again when it is done")
             yield
 
 
@@ -100,7 +90,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, Serv
     }
 
 
-def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -> Target:
+def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -> base.Target:
     from platforms.targets.base import open_target
 
     def load(read: Callable[[str, Mapping[str, str], Path], _Opened], name: str) -> _Opened:
@@ -108,9 +98,9 @@ def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -
             return read(name, environ, state_dir)
         except ConfigError as error:
             problem = error.problems[0]
-            raise TargetError(target.name, f"use the credential {name}", problem.why, problem.remedy) from None
+            raise base.TargetError(target.name, f"use the credential {name}", problem.why, problem.remedy) from None
 
-    context = TargetContext(lambda name: load(credential_file, name), lambda name: load(read_secret, name))
+    context = base.TargetContext(lambda name: load(credential_file, name), lambda name: load(read_secret, name))
     return open_target(target.name, target.kind, target.options, context)
 
 
@@ -135,7 +125,7 @@ def probe_of_version(tx: Connection, version: Version) -> Recorded | None:
 
 def release_of(
     artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path, probe: Recorded | None = None
-) -> Release:
+) -> base.Release:
     """Return the release of a version below ``folder``; files downloaded by an earlier try are used again.
 
     ``probe`` is added as ``probe.json`` unless the checkpoint has one. Raises BadRelease for damaged files and for
@@ -164,7 +154,7 @@ def make_release(
     served = served_parts(manifest)
     if not any(is_weights(component.name) for component in served):
         why = f"its checkpoint has no weights in a format that runs no code when it is loaded ({', '.join(WEIGHTS)})"
-        raise BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
+        raise base.BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
     for component in served:
         fetch_part(artifacts, version, manifest.job, component, fresh / component.name)
     if add is not None:
@@ -179,7 +169,7 @@ def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Comp
     artifacts.fetch(blob_key(job, component.sha256), part)
     if sha256_file(part) != component.sha256:
         why = f"{component.name} is damaged in the artifact store"
-        raise BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {job}")
+        raise base.BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {job}")
 
 
 def served_parts(manifest: Manifest) -> list[Component]:
@@ -342,9 +332,9 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
         if unwanted:
             return _take_back(deployer, deployment)
         done, digest = _bring(deployer, deployment)
-    except (TargetBusy, TargetUnreachable):
+    except (base.TargetBusy, base.TargetUnreachable):
         raise
-    except TargetError as error:
+    except base.TargetError as error:
         # By the contract of targets the previous version continues to serve.
         why = deployer.redact(f"{error.why}. {error.remedy}".strip())
         with deployer.write() as tx:
@@ -361,7 +351,7 @@ def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
         return deployments.end(tx, unwanted, "failed", deployer.now(), "another version was promoted meanwhile")
 
 
-def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
+def _bring(deployer: Deployer, wanted: Deployment) -> tuple[base.Deployed, str]:
     """Return the result, and the digest of the release that was sent; "" if nothing was sent."""
     target = deployer.targets[wanted.target].open()
     tell("asks what is deployed there")
@@ -379,7 +369,7 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
     return target.deploy(release), release.digest
 
 
-def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
+def _record(deployer: Deployer, wanted: Deployment, done: base.Deployed, digest: str) -> Deployment:
     now, detail = deployer.now(), deployer.redact(done.detail)
     evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
     shutil.rmtree(
@@ -387,11 +377,11 @@ def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str)
     )  # the target has the downloaded files
     with deployer.write() as tx:
         match done.outcome:
-            case DeployOutcome.SERVING:
+            case base.DeployOutcome.SERVING:
                 return deployments.serve(tx, wanted, now, evidence)
-            case DeployOutcome.RETURNED:
+            case base.DeployOutcome.RETURNED:
                 why, serves = f"{wanted.version} was tried again without success", done.version
-            case DeployOutcome.DOWN:
+            case base.DeployOutcome.DOWN:
                 why, serves = f"it answers no more since {wanted.version} was tried", None
                 detail = f"nothing answers there: {detail}"
             case _:

@@ -20,21 +20,8 @@ from sqlalchemy import Connection
 
 from jobs.inputs.folder import PackedFolder, pack_folder
 from jobs.payload.lane.prepare import PURPOSE
-from jobs.payload.store import hub
+from jobs.payload.store import hub, tree
 from jobs.payload.store.manifest import sha256_file
-from jobs.payload.store.tree import (
-    LIMITS,
-    LISTING,
-    Entry,
-    Mounted,
-    by_gigabytes,
-    is_whole,
-    make,
-    making_of,
-    parse_mounted,
-    remove_tree,
-    tree_prefix,
-)
 from jobs.secret_scan import require_no_secrets
 from jobs.spec import Input, JobSpec, Mixture
 from platforms.artifacts.base import BlobStore, Missing
@@ -65,7 +52,7 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
             if digest not in copies:
                 return None
             kind, digest = KIND, copies[digest]
-        result[f"{PURPOSE}{one.name}"] = tree_prefix(kind, digest)
+        result[f"{PURPOSE}{one.name}"] = tree.tree_prefix(kind, digest)
     return result
 
 
@@ -122,38 +109,40 @@ def bring(ports: Ports, wanted: Input) -> None:
     """
     with ports.database.read() as tx:
         copy = trees.copies(tx).get(wanted.digest)
-    if copy is not None and ports.artifacts.size(f"{tree_prefix(KIND, copy)}/{LISTING}") is not None:
+    if copy is not None and ports.artifacts.size(f"{tree.tree_prefix(KIND, copy)}/{tree.LISTING}") is not None:
         return
-    listing = ports.artifacts.read(f"{tree_prefix(wanted.kind, wanted.digest)}/{LISTING}", LIMITS.listing_bytes)
+    listing = ports.artifacts.read(
+        f"{tree.tree_prefix(wanted.kind, wanted.digest)}/{tree.LISTING}", tree.LIMITS.listing_bytes
+    )
     target = ports.scratch / wanted.digest
     tell(f"fetches {wanted.source}")
     if wanted.kind == hub.KIND:
         repository = hub.parse_repository(listing)
-        with making_of(target) as making:
-            if not is_whole(target, repository.entries):
+        with tree.making_of(target) as making:
+            if not tree.is_whole(target, repository.entries):
                 hub.download_files(repository, target, making, ports.hub_token(), _telling(wanted))
     else:
-        _fetch(ports.published(), parse_mounted(listing), target, _telling(wanted))
+        _fetch(ports.published(), tree.parse_mounted(listing), target, _telling(wanted))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
     put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=wanted.digest)
-    remove_tree(target)
+    tree.remove_tree(target)
     ports.log.info("input.stored", input=wanted.source, bytes=wanted.bytes)
 
 
-def _fetch(published: Published, mounted: Mounted, target: Path, progress: hub.Tell) -> None:
+def _fetch(published: Published, mounted: tree.Mounted, target: Path, progress: hub.Tell) -> None:
     """Download an input of Kaggle to ``target``; files downloaded before a crash are kept."""
     done, total = 0, sum(entry.bytes for entry in mounted.entries)
 
-    def take(entry: Entry, place: Path) -> None:
+    def take(entry: tree.Entry, place: Path) -> None:
         nonlocal done
         if not place.exists() or place.stat().st_size != entry.bytes:
             published.fetch(mounted.source, entry, place)
         done += entry.bytes
         progress(done, total)
 
-    with making_of(target) as making:
-        if not is_whole(target, mounted.entries):
-            make(target, making, mounted.entries, take)
+    with tree.making_of(target) as making:
+        if not tree.is_whole(target, mounted.entries):
+            tree.make(target, making, mounted.entries, take)
 
 
 def _telling(wanted: Input) -> hub.Tell:
@@ -180,15 +169,15 @@ def put_tree(
     called with the progress; ``origin`` is the listing of the repository of these files. Raises TreeError, Refused,
     StoreError, OSError.
     """
-    packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")))
+    packed = pack_folder(folder, kind, tree.by_gigabytes(lambda size: tell(f"read {size}")))
     with database.write() as tx:
         trees.note(tx, kind, packed.digest, delete_at, origin)
-    prefix = tree_prefix(kind, packed.digest)
+    prefix = tree.tree_prefix(kind, packed.digest)
     if heal:
-        drop_damaged(artifacts, prefix, {LISTING: packed.digest, **{one: one for one in packed.tree.pieces}}, tell)
-    elif artifacts.size(f"{prefix}/{LISTING}") is not None:
+        drop_damaged(artifacts, prefix, {tree.LISTING: packed.digest, **{one: one for one in packed.tree.pieces}}, tell)
+    elif artifacts.size(f"{prefix}/{tree.LISTING}") is not None:
         return packed
-    sent, total, progress = 0, packed.tree.bytes, by_gigabytes(lambda size: tell(f"stored {size}"))
+    sent, total, progress = 0, packed.tree.bytes, tree.by_gigabytes(lambda size: tell(f"stored {size}"))
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
         for number, name in enumerate(packed.tree.pieces):
             key, piece = f"{prefix}/{name}", Path(scratch) / name
@@ -199,7 +188,7 @@ def put_tree(
                 artifacts.create(key, piece)
                 piece.unlink()
                 progress(sent, total)
-        artifacts.create(f"{prefix}/{LISTING}", packed.listing)
+        artifacts.create(f"{prefix}/{tree.LISTING}", packed.listing)
     return packed
 
 
@@ -373,7 +362,7 @@ class TrainingData:
                 # Jobs from before pins existed were trained on the current version.
                 if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
                     _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
-            stored_digests = {tree.digest for tree in trees.everything(tx)}
+            stored_digests = {stored.digest for stored in trees.everything(tx)}
             for version in {*self.folder.versions(), built.version} - (stored_digests - {built.version}):
                 trees.note(tx, trees.CORPUS, version, None)
             events.append(tx, "corpus.built", built.version, now, by, texts=built.rows, bytes=built.train_text_bytes)

@@ -15,17 +15,9 @@ from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPoo
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions import whatif
 from scheduler.planner.questions.differ import PlanComparison
 from scheduler.planner.questions.explain import explain
-from scheduler.planner.questions.whatif import (
-    DeviceChoice,
-    Edit,
-    InsertJob,
-    SetHours,
-    UnknownName,
-    device_choices,
-    what_if,
-)
 from scheduler.service.facts.overheads import Priors
 from scheduler.service.facts.snapshot import by_fraction, load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
@@ -48,7 +40,7 @@ class PlanningContext:
 
 
 def ask_what_if(
-    context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
+    context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[whatif.Edit], policy: str | None
 ) -> tuple[Plan, PlanComparison]:
     """Return the plan with ``specs`` added and ``edits`` applied, and its differences from the plan without them.
 
@@ -61,23 +53,23 @@ def ask_what_if(
         incumbent = plans.newest(tx)
         added = _added(context, specs, records, priors_of(tx, context.pools) if specs else None)
     for edit in edits:
-        if isinstance(edit, SetHours):
+        if isinstance(edit, whatif.SetHours):
             if edit.pool not in context.pools:
-                raise UnknownName("pool", edit.pool, list(context.pools))
+                raise whatif.UnknownName("pool", edit.pool, list(context.pools))
             if all(isinstance(quota, MoneyQuota) for quota in context.pools[edit.pool].quotas):
                 raise Refusal(f"{edit.pool} has no quota of hours that could change", remedy="See: schedctl quota")
-    return what_if(snapshot, [*added, *edits], policy, context.options, incumbent)
+    return whatif.what_if(snapshot, [*added, *edits], policy, context.options, incumbent)
 
 
-def ask_devices(context: PlanningContext, job: str) -> tuple[DeviceChoice, ...]:
+def ask_devices(context: PlanningContext, job: str) -> tuple[whatif.DeviceChoice, ...]:
     """Return the effect of each number of devices on a job, by pool. Raises UnknownName."""
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
     view = next((view for view in snapshot.jobs if view.name == job), None)
     if view is None:
-        raise UnknownName("job", job, [view.name for view in snapshot.jobs])
+        raise whatif.UnknownName("job", job, [view.name for view in snapshot.jobs])
     pools = [pool.pool for pool in snapshot.pools]
-    return tuple(choice for pool in pools for choice in device_choices(view, pool, snapshot.now))
+    return tuple(choice for pool in pools for choice in whatif.device_choices(view, pool, snapshot.now))
 
 
 def ask_plan(context: PlanningContext) -> tuple[Plan, Snapshot]:
@@ -101,7 +93,7 @@ def ask_why(context: PlanningContext, job: str) -> Reason | None:
 
 def _added(
     context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[str, JobRecord], priors: Priors | None
-) -> list[InsertJob]:
+) -> list[whatif.InsertJob]:
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
         raise Refusal("two of the jobs to add have one name", remedy="Give each its own")
@@ -116,7 +108,7 @@ def _added(
                 remedy=f"Add {spec.gate.parent} as well",
             )
         view = view_of_new(spec, context.pools, context.now, place, priors)
-        added.append(InsertJob(by_fraction(view, targets)))
+        added.append(whatif.InsertJob(by_fraction(view, targets)))
     return added
 
 

@@ -22,20 +22,10 @@ from jobs.inputs.folder import ENDPOINT, TreeError, pack_folder, pin
 from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
 from jobs.payload.bounded_file import open_below
+from jobs.payload.store import tree
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.payload.store.manifest import Manifest
-from jobs.payload.store.tree import (
-    CONTENT,
-    LIMITS,
-    LISTING,
-    MOUNTED,
-    BadListing,
-    code_prefix,
-    encode_listing,
-    tree_prefix,
-    unpack,
-)
 from jobs.problem import Refusal
 from jobs.secret_scan import require_no_secrets
 from jobs.spec import HELD_OUT, TEST_SET, Code, Input, JobSpec, Requirements
@@ -190,35 +180,35 @@ def keep_code(
                 trees.note(tx, "code", packed.digest, delete_at)
         if heal is not None and (why := _damage(artifacts, packed.digest, Path(folder))):
             heal(f"The code {packed.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
-            for name in (LISTING, CONTENT):
-                artifacts.delete(f"{code_prefix(packed.digest)}/{name}")
-        prefix = code_prefix(packed.digest)
-        if artifacts.size(f"{prefix}/{LISTING}") is None:
-            compressed = Path(folder) / CONTENT
+            for name in (tree.LISTING, tree.CONTENT):
+                artifacts.delete(f"{tree.code_prefix(packed.digest)}/{name}")
+        prefix = tree.code_prefix(packed.digest)
+        if artifacts.size(f"{prefix}/{tree.LISTING}") is None:
+            compressed = Path(folder) / tree.CONTENT
             with plain.open("rb") as source, gzip.GzipFile(compressed, "wb", compresslevel=6, mtime=0) as target:
                 shutil.copyfileobj(source, target, _PIECE_BYTES)
-            artifacts.create(f"{prefix}/{CONTENT}", compressed)
-            artifacts.create(f"{prefix}/{LISTING}", listing)
+            artifacts.create(f"{prefix}/{tree.CONTENT}", compressed)
+            artifacts.create(f"{prefix}/{tree.LISTING}", listing)
     return packed
 
 
 def _damage(artifacts: BlobStore, digest: str, scratch: Path) -> str:
     """Return the damage of code in the store; empty if there is none or the code is missing. Raises StoreError."""
-    if artifacts.size(f"{code_prefix(digest)}/{LISTING}") is None:
+    if artifacts.size(f"{tree.code_prefix(digest)}/{tree.LISTING}") is None:
         return ""
     try:
         _fetch_code(artifacts, digest, scratch / "fetched", scratch / "fresh")
-    except (BadListing, Missing) as error:
+    except (tree.BadListing, Missing) as error:
         return str(error)
     return ""
 
 
 def _fetch_code(artifacts: BlobStore, digest: str, fetched: Path, fresh: Path) -> None:
     """Unpack code of the store into the new folder ``fresh``. Raises BadListing, StoreError, OSError."""
-    for name in (LISTING, CONTENT):
-        artifacts.fetch(f"{code_prefix(digest)}/{name}", fetched / name)
+    for name in (tree.LISTING, tree.CONTENT):
+        artifacts.fetch(f"{tree.code_prefix(digest)}/{name}", fetched / name)
     fresh.mkdir()
-    unpack(fetched, digest, fresh)
+    tree.unpack(fetched, digest, fresh)
 
 
 def default_code(command: Sequence[str], file: Path | None) -> Code | None:
@@ -246,7 +236,7 @@ def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, targ
         fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
         try:
             _fetch_code(artifacts, digest, fetched, fresh)
-        except BadListing as error:
+        except tree.BadListing as error:
             raise Refusal(
                 f"the code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git"
             ) from None
@@ -342,14 +332,14 @@ def take_input(
     for the Hub, ``published`` for inputs of Kaggle. With ``heal`` damaged objects are stored again. Raises TreeError,
     SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
-    if wanted.kind in {HUB, MOUNTED}:  # only the listing; sessions download the files or have them attached
+    if wanted.kind in {HUB, tree.MOUNTED}:  # only the listing; sessions download the files or have them attached
         listing, pinned = _pin(wanted, hub_token, published)
         digest = hashlib.sha256(listing).hexdigest()
         with database.write() as tx:
             trees.note(tx, wanted.kind, digest, delete_at)
         if heal:
-            drop_damaged(artifacts, tree_prefix(wanted.kind, digest), {LISTING: digest})
-        artifacts.create(f"{tree_prefix(wanted.kind, digest)}/{LISTING}", listing)
+            drop_damaged(artifacts, tree.tree_prefix(wanted.kind, digest), {tree.LISTING: digest})
+        artifacts.create(f"{tree.tree_prefix(wanted.kind, digest)}/{tree.LISTING}", listing)
         return replace(pinned, digest=digest)
 
     def report(how_far: str) -> None:
@@ -394,8 +384,8 @@ def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Pu
         return pinned.listing, replace(wanted, revision=repository.commit, files=files, bytes=size, at_home=at_home)
     source, entries = published().pin(wanted.source)
     try:
-        listing = encode_listing(entries, LIMITS, kind=MOUNTED, source=source)
-    except BadListing as error:
+        listing = tree.encode_listing(entries, tree.LIMITS, kind=tree.MOUNTED, source=source)
+    except tree.BadListing as error:
         raise TreeError(wanted.source, str(error), "Give another version") from None
     size = sum(entry.bytes for entry in entries)
     return listing, replace(wanted, revision=source.rpartition("/")[2], files=len(entries), bytes=size)
