@@ -3,8 +3,6 @@
 Everything else takes ``now`` as an argument, so that a week can be replayed in seconds and tested without sleeping.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time
@@ -16,7 +14,7 @@ from typing import Protocol
 _STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, with the start of the process
 
 
-def at_least(clock: SchedulerClock, scheduled_seconds: int, wall_seconds: float) -> int:
+def at_least(clock: "SchedulerClock", scheduled_seconds: int, wall_seconds: float) -> int:
     """Return a span of scheduled seconds that lasts at least ``wall_seconds`` of real time.
 
     Answers, commits and process starts take real time on any clock, so bounds for them must hold on both.

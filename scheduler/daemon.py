@@ -1,7 +1,5 @@
 """The daemon: APScheduler as a timer for cycles, with the lease, signals, reloads and the wake-up pipe."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -71,7 +69,7 @@ class ServiceManager:
     address: str = ""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str] = os.environ) -> ServiceManager:
+    def of(cls, environ: Mapping[str, str] = os.environ) -> "ServiceManager":
         """Return the service manager that started this process and wants its messages, if there is one."""
         return cls(environ.get(_ADDRESS, ""))
 

@@ -3,8 +3,6 @@
 The file contains the line and a line break, so that ``cat`` shows it. Imports here must be fast.
 """
 
-from __future__ import annotations
-
 import os
 
 FILE = "status.line"

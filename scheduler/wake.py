@@ -1,7 +1,5 @@
 """Wake-up: a named pipe in the state folder by which commands start a cycle of the daemon at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

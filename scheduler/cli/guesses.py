@@ -1,7 +1,5 @@
 """Commands that users of Slurm, Kubernetes, Docker, SkyPilot, Git and W&B try first, and ours in place of them."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Sequence

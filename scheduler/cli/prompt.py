@@ -3,8 +3,6 @@
 It imports nothing else and avoids reading settings and database, so that it takes no longer than Python's start.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

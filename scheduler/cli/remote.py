@@ -1,7 +1,5 @@
 """`schedctl` from another machine: the command line runs on the daemon's host, over the ssh client of this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The root group of ``schedctl``, whose commands are loaded on first use."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`schedctl daemon`. Few modules are loaded: a fast start lets the daemon adopt running sessions soon."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

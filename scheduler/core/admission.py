@@ -1,7 +1,5 @@
 """Admission: the only function that allows the use of metered time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Failures of a platform, a network or the artifact store are not the job's. A job
 or ended in the same error twice in a row, would do so a third time; it is put on hold until a person looks at it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

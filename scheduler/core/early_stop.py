@@ -1,7 +1,5 @@
 """Early stop: decide from the checkpoints of a job whether more training would gain anything, by its owner's rule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite

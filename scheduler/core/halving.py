@@ -6,8 +6,6 @@ place of a rung stays free until all have been measured: the best of a rung is a
 come.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -21,8 +21,6 @@
     Cancelled --add_again--> Queued                       a new job takes the name of a removed one
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

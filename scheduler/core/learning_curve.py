@@ -1,7 +1,5 @@
 """Learning curve: what a metric will be at later steps, by the checkpoints so far, and how sure that is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -55,7 +53,7 @@ class _PowerLaw:
     evidence: float
 
     @classmethod
-    def solve(cls, exponent: float, offset: float, steps: Sequence[float], values: Sequence[float]) -> _PowerLaw:
+    def solve(cls, exponent: float, offset: float, steps: Sequence[float], values: Sequence[float]) -> "_PowerLaw":
         """Return the law that fits the values best; steps are in units of the newest."""
         xs = [_falling(exponent, offset, step) for step in steps]
         weights = [max(_WEIGHT_MIN, step**_RECENT) for step in steps]

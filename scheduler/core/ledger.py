@@ -4,8 +4,6 @@ Every entry is an interval of density one: exactly ``end - start`` metered secon
 rolling windows use the same arithmetic. History is corrected by appending an ``adjust`` entry.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable

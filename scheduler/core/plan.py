@@ -1,7 +1,5 @@
 """Plan: the immutable output of every planner."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A job has one reason: the first class below that applies.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -132,7 +130,7 @@ class CannotLaunch(Reason):
     """The job was planned but could not be launched; plans leave it out until ``until``, and then it is tried again."""
 
     code: ClassVar[str] = "cannot_launch"
-    precondition: Precondition
+    precondition: "Precondition"
     pool: str
     until: int
 

@@ -5,8 +5,6 @@ An intent is void only after the platform's visibility delay and a margin, or if
 that cannot be asked to save is ended by force only if that costs less than waiting for its own end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never

@@ -3,8 +3,6 @@
 The rules apply in order; the first that applies is the reason that people see.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@
         any live state --end(outcome)--> Ended        Submitting --void--> Ended(rejected), only after proof
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -124,7 +122,7 @@ class Lane:
     trees: Mapping[str, str] = field(default_factory=dict)
     begun_at: int | None = None
 
-    def continues(self, other: Lane) -> bool:
+    def continues(self, other: "Lane") -> bool:
         """Return whether this lane uses devices that ``other`` had before it in the same session."""
         return self.begun_at is not None and other.index < self.index and set(self.devices) <= set(other.devices)
 

@@ -1,7 +1,5 @@
 """Snapshot: the immutable input of every plan, built in one read transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

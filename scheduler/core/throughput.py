@@ -4,8 +4,6 @@ The spread of a set-up or checkpoint time is the relative deviation of single se
 ``SURENESS`` spreads above the estimate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import ceil
 

@@ -5,8 +5,6 @@
 replaced it. Which version is promoted is not a state: the newest promotion decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -3,8 +3,6 @@
 Each session is recorded in a file before its launch, so that the next run finds and removes it after any interruption.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Detection of what training can use on this machine: GPUs, a Slurm cluster, accounts, time zone and address."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The doctor: independent checks of what the scheduler needs, each with a remedy for a bad result."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ The units are in systemd/ (in a wheel below scheduler/), with @NAMES@ for values
 belong into drop-ins, so that an installation after an upgrade replaces the units and keeps the changes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

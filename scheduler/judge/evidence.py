@@ -1,7 +1,5 @@
 """Statistics of verdicts: exact binomials, clustered pairs, the sign-flip test and the rollback watch. Pure."""
 
-from __future__ import annotations
-
 import math
 import random
 from bisect import bisect_right

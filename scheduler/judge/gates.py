@@ -1,7 +1,5 @@
 """Quality gates: judge a version by its scores. Pure and deterministic: the same input gives the same judgement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -57,7 +55,7 @@ class Finding:
     p_value: float | None = None
     examples: tuple[Example, ...] = ()
 
-    def decided(self, outcome: Outcome, reason: str) -> Finding:
+    def decided(self, outcome: Outcome, reason: str) -> "Finding":
         """Return this finding with an outcome and its reason."""
         return replace(self, outcome=outcome, reason=reason)
 

@@ -4,8 +4,6 @@ A message is marked as sent after its channel accepted it. A crash between the t
 avoided, but an e-mail keeps its Message-ID, so mail programs show it once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

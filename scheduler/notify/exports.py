@@ -4,8 +4,6 @@
 as CSV (rewritten) and as a TensorBoard event file (append-only).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

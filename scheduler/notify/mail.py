@@ -3,8 +3,6 @@
 Down time and quiet hours delay messages, but never lose or duplicate them.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

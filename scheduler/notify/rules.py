@@ -5,8 +5,6 @@ outbox exactly once per receiver and delivered at least once. An alert about a s
 hours.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress

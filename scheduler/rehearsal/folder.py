@@ -1,7 +1,5 @@
 """The folder of a rehearsal: its own settings, database, artifacts, sessions and reports."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tomllib

@@ -1,7 +1,5 @@
 """Runs a rehearsal: creates settings, corpus and queue, starts and watches the real daemon, and writes the figures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 The emulated S3 is the artifact store of the whole rehearsal, for all pools.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

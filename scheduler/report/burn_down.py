@@ -1,7 +1,5 @@
 """Burn-down charts: the unused part of a quota over its window, measured and as planned. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

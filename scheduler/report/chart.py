@@ -5,8 +5,6 @@ same size on a phone and on a wide screen. With a ``width`` in pixels it is a st
 style. Colours are CSS classes of :data:`STYLE`, which is also part of the page's style sheet.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

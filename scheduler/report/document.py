@@ -1,7 +1,5 @@
 """The report as titles, sentences and tables of text; all renderings use this document, so they agree."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ productive share of a session is computed on the session's own clock, with each 
 share is applied to the billed time: the result never exceeds the bill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """ETA forecasts: when a job will be done, from the newest plan and the measured speed. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Loss curves: held-out loss of a job and the training loss of its sessions, over steps. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Pictures of a report: its charts as SVG for pages, and as PNG for e-mails, since mail programs drop SVG."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Renderings: a document as plain text, Markdown, HTML, and blocks of Slack. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The weekly report as data, computed from ledger and manifests; all renderings show it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -58,7 +56,7 @@ def planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
     return tuple(result[at] for at in sorted(result))
 
 
-def reason(spent: Spent, runs: Iterable[Run]) -> str:
+def reason(spent: "Spent", runs: Iterable[Run]) -> str:
     """Return why little was productive, ``1.1 of 1.4 h went into set-up``; empty if enough was.
 
     ``runs`` are the pool's runs of the week. For lost work, the newest session that lost some is named with its reason.

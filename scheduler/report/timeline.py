@@ -1,7 +1,5 @@
 """Timelines: past, running and planned sessions of each pool over some days, and closures. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Figures of a week, computed from ledger and manifests, not from plans. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -54,7 +52,7 @@ class PoolFigures:
     useful_seconds: int
     lane_seconds: int
     windows: tuple[WindowFigures, ...]
-    launches: Launches
+    launches: "Launches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

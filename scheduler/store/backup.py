@@ -1,7 +1,5 @@
 """Backup of a live database, restore with checks before the replacement, and migration to another database server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Checkpoints: manifests found in the artifact store, and their states; and objects marked for deletion."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache

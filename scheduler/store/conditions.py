@@ -3,8 +3,6 @@
 An event opens or closes a condition in the same transaction. The row remains after the event is pruned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

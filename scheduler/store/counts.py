@@ -1,7 +1,5 @@
 """Counts of jobs by state and of live sessions, read in a millisecond, and full-table counts for monitoring."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from sqlalchemy import Connection, func, select

@@ -4,8 +4,6 @@ The intent is written before a target is touched, so that the next process after
 database enforces that one version of a model at a time is being deployed to a target, and that one is in service.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Next due times of recurring tasks. They are stored, so that down time neither skips nor repeats one."""
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, delete, insert, select, update
 
 from scheduler.store.schema import due

@@ -5,8 +5,6 @@ PostgreSQL: a write takes one advisory lock first, which gives the very same rul
 enough: our writers are serial, so none ever has to be repeated, as it would have to be under SERIALIZABLE.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3
@@ -153,7 +151,7 @@ class Database:
         more = f", and {_DAMAGE_MAX - 1} more at least" if len(damage) == _DAMAGE_MAX else more
         return DatabaseCorrupt("database is damaged", self.where, f"{damage[0]}{more}", CORRUPT_REMEDY)
 
-    def damage(self, most: int | None = None) -> list[Damage]:
+    def damage(self, most: int | None = None) -> "list[Damage]":
         """Return the damaged rows, at most ``most`` of them if given. Raises StoreFailure."""
         try:
             if self.path is not None:
@@ -382,7 +380,7 @@ def _unreadable(connection: sqlite3.Connection) -> str:
     return ""
 
 
-def _decoded(data: bytes) -> str | _Undecodable:
+def _decoded(data: bytes) -> "str | _Undecodable":
     try:
         return data.decode()
     except UnicodeDecodeError as error:

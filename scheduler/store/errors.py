@@ -11,8 +11,6 @@
       AlreadyRunning
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Evaluations of versions, their verdicts, and overrules by people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

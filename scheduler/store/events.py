@@ -3,8 +3,6 @@
 Only :func:`prune` deletes events, oldest first; the triggers allow it because ``pruned`` is updated beforehand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Generations: the restarts of a job, their initial weights, and the checkpoints that must be kept because of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

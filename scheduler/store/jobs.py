@@ -1,7 +1,5 @@
 """Jobs: what is to be trained, how far it is, and in which state. Every change writes one event."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache

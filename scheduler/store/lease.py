@@ -3,8 +3,6 @@
 A lock on a file prevents a second daemon of the same host from starting.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

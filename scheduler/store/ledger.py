@@ -1,7 +1,5 @@
 """The ledger in the database: append-only; a second settlement of a run is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -147,7 +145,7 @@ def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
 class _Books:
     """The folded entries up to the entry ``newest``; valid for every ``since`` in [since, until)."""
 
-    def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: _Books | None = None) -> None:
+    def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: "_Books | None" = None) -> None:
         """``before`` are the books to which ``newer`` entries are added."""
         self.newest, self.since = newest, since
         earlier = before.entries if before is not None else []
@@ -164,7 +162,7 @@ class _Books:
             {**before.charges, **folded} if before is not None else folded
         )
 
-    def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> _Books | None:
+    def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> "_Books | None":
         """Return the books with further entries; None if they belong to a run that was too old to be read."""
         more: list[LedgerEntry] = []
         begun = set()

@@ -1,7 +1,5 @@
 """Quota limits that platforms reported, and closures of pools."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update

@@ -5,8 +5,6 @@ query is one portable text; SQLite runs it by the driver of the standard library
 older, damaged or locked database is left to the engine, which reports it.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping

@@ -5,8 +5,6 @@ where rows, triggers or required columns change. The table ``alembic_version``, 
 revision.
 """
 
-from __future__ import annotations
-
 import json
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """Messages to send: stored with the facts that they report, sent later, at most one per kind, period and channel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

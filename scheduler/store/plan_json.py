@@ -1,7 +1,5 @@
 """Plans as JSON: the planner's process sends them in this form and loads no database code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from scheduler.core import reasons

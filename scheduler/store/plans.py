@@ -1,7 +1,5 @@
 """Plans as they were made, for `plan show`, `plan diff` and the answer to "why is my job not running?"."""
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from scheduler.core.plan import Plan

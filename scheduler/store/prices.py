@@ -1,7 +1,5 @@
 """Prices of an hour of a pool's sessions, as platforms report them. The latest report counts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

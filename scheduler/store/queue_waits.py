@@ -1,7 +1,5 @@
 """Sessions that wait in their platform's queue: why, and until when. The latest report counts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

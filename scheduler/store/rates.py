@@ -1,7 +1,5 @@
 """Measured speed and overheads of each job on each pool."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any

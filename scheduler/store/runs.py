@@ -1,7 +1,5 @@
 """Runs and their lanes. Every change writes one event, but a heartbeat only overwrites the one before."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache

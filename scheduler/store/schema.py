@@ -4,8 +4,6 @@ Times are integer UTC seconds, structured values are canonical JSON. Ledger and 
 UPDATE, DELETE and REPLACE. Only events up to the ID in ``pruned`` may be deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache

@@ -1,7 +1,5 @@
 """Training metrics that sessions report by step, for curves; a few hundred points per attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 

@@ -1,7 +1,5 @@
 """Training data: what a job learns, as its newest session reported it before the first step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection

@@ -7,8 +7,6 @@ files of a listing, which is its ``origin``. A row is written before anything is
 everything is deleted there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, false, insert, select, true, update

@@ -1,7 +1,5 @@
 """Verification: the database's own checks, then every row is compared with the history of its changes."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Versions of models: their checkpoints, their states, and which one is promoted."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Watched runs: settled without proof by the platform, so what it shows of them later is booked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update

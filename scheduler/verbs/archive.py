@@ -1,7 +1,5 @@
 """Archive of weekly reports: computed from the ledger on request, and the messages that were sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jobs.problem import NotFound

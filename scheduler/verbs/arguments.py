@@ -1,7 +1,5 @@
 """Arguments of verbs, derived from the signature of the function that answers. Unknown arguments are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from inspect import Parameter
 from typing import Annotated, Any, Literal

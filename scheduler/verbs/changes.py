@@ -1,7 +1,5 @@
 """Verbs that change something or simulate a change, one function each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

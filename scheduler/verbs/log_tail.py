@@ -1,7 +1,5 @@
 """Log tail: the end of session output, read incrementally and without terminal control characters."""
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Proposals: what a coding agent may change only with a person's approval, with previews of changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ The first parameter is the source; the first line of the docstring is the help t
 and an Unknown... error for a name that does not exist.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta

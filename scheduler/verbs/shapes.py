@@ -3,8 +3,6 @@
 Instants are integer UTC seconds, durations integer seconds, money integer micro-dollars; null means none or unknown.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -283,7 +281,7 @@ class Fault(ApiAnswer):
     remedy: str
 
     @classmethod
-    def of(cls, code: int, error: str, why: str, remedy: str) -> Fault:
+    def of(cls, code: int, error: str, why: str, remedy: str) -> "Fault":
         """Return the error document for an HTTP status ``code``."""
         return cls(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
 

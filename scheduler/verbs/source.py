@@ -1,7 +1,5 @@
 """Source: reads the database for pages and programs, and caches expensive results until something changes."""
 
-from __future__ import annotations
-
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Surface: declares verbs, by the decorator :func:`verb`, and answers them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,7 +25,7 @@ from scheduler.verbs.shapes import finite
 from scheduler.verbs.source import Source
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
-VERBS: dict[str, Verb] = {}
+VERBS: "dict[str, Verb]" = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -1,7 +1,5 @@
 """The table of all verbs. Modules that declare verbs are imported here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Data of the charts of pages and reports, read from the database."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 

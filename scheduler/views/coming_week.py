@@ -3,8 +3,6 @@
 Command line, page, API and port show the same answer of :func:`coming_week`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -141,7 +139,7 @@ class _PoolWeek:
     """The lanes of one pool, filled in order of time; gaps are booked, so that no hour is offered twice."""
 
     def __init__(
-        self, case: Case, sessions: Sequence[_Session], number: int, until: int, obstacles: _Obstacles
+        self, case: Case, sessions: Sequence[_Session], number: int, until: int, obstacles: "_Obstacles"
     ) -> None:
         self._now, self._until, self._number, self._obstacles = case.now, until, number, obstacles
         self._free: PoolCapacity = case.capacities[number].copy()

@@ -1,7 +1,5 @@
 """Costs: the hours and the money of each job, pool and ISO week, spent and planned."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Curve forecasts: what a job's metric will be, what more hours buy, and which jobs are worth more hours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite

@@ -1,7 +1,5 @@
 """Models and their versions: evaluation, promotion, deployment, cost and lineage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +23,7 @@ class ModelCost:
     seconds: int = 0
     microdollars: int = 0
 
-    def __add__(self, other: ModelCost) -> ModelCost:
+    def __add__(self, other: "ModelCost") -> "ModelCost":
         """Return the sum of both."""
         return ModelCost(self.seconds + other.seconds, self.microdollars + other.microdollars)
 

@@ -1,7 +1,5 @@
 """Overview: the present state for one screen, read in one transaction."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

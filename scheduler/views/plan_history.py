@@ -1,7 +1,5 @@
 """Plan diff: the changes from a stored plan to the newest one, apart from sessions that started in between."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Training progress by job: saved and live steps, loss, speed and ETA."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Verdict: one line on whether training is on track, the next session, the cost and the actions required."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The weekly report: read the facts of a week from the database, make the report, and render it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

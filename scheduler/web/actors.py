@@ -5,8 +5,6 @@ this cookie and this action, valid for an hour. Everything is signed with a key 
 invalidates all cookies and forms.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -1,7 +1,5 @@
 """Guard: middleware before every page: checks host, method and token, and sets security headers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass

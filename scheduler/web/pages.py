@@ -1,7 +1,5 @@
 """The HTML pages. Every page works without JavaScript; a script refreshes the parts marked ``data-live``."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

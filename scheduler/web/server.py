@@ -1,7 +1,5 @@
 """Server: serves the site from one process until SIGTERM or Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Site: the ASGI application of pages, JSON API, metrics and forms behind the guard, with its error answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

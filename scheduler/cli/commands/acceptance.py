@@ -1,7 +1,5 @@
 """`schedctl acceptance`: test assumptions about a platform on a real account, cheaply and without leftovers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from operator import itemgetter

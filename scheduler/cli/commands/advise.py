@@ -1,7 +1,5 @@
 """`schedctl advise`: whether a model can be trained on a machine, with which settings, time and cost."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """`schedctl agents`: what coding agents propose, for a person to approve or reject."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Annotated

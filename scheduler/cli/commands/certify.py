@@ -1,7 +1,5 @@
 """`schedctl certify`: whether a script resumes, tried on this machine."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

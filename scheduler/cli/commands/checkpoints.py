@@ -1,7 +1,5 @@
 """`schedctl checkpoints`: list, verify, copy and pin checkpoints; show retention."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

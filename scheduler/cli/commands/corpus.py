@@ -1,7 +1,5 @@
 """`schedctl corpus`: build, show, compare and verify versions of the training data, and change its sources."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

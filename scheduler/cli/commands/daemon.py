@@ -1,7 +1,5 @@
 """Commands of the daemon: run, pause, resume, the line for shell prompts; and the version."""
 
-from __future__ import annotations
-
 from importlib.metadata import version as version_of
 from platform import python_version
 

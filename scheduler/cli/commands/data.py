@@ -1,7 +1,5 @@
 """`schedctl data`: what a training will read of its data, before it is submitted."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any

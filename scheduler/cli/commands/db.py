@@ -1,7 +1,5 @@
 """`schedctl db`: the database; `schedctl backup`: all that a new machine needs, in one folder."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks: `schedctl doctor` for the installation, `schedctl config` for the settings."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`schedctl queue forecast` and `schedctl advise hours`: what more hours would buy."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated
 

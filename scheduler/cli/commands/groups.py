@@ -1,7 +1,5 @@
 """The groups of commands, made from ``commands.toml``; the module of a command is loaded when the command is used."""
 
-from __future__ import annotations
-
 import typer
 
 from scheduler.cli.shell.command import command_table, group

@@ -1,7 +1,5 @@
 """`schedctl handover`: manual sessions, which a person starts because no program may."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path

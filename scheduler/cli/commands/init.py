@@ -1,7 +1,5 @@
 """`schedctl init`: write settings for this machine, and create a database."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tomllib

@@ -1,7 +1,5 @@
 """The options by which `submit` and `queue add` describe a job."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from functools import wraps

@@ -1,7 +1,5 @@
 """`schedctl models`: list, show, compare, copy and export versions."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Versions by hand: evaluated, promoted, deployed to targets, compared, resumed, watched by votes and rolled back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from pathlib import Path

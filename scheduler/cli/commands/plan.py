@@ -1,7 +1,5 @@
 """`schedctl plan`: what the newest plan starts when and where, in tables and a picture, and why the rest waits."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace

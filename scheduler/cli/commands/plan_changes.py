@@ -1,7 +1,5 @@
 """What other plans would do: an earlier one against the newest, edits that people try, counts of devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite

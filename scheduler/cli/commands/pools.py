@@ -1,7 +1,5 @@
 """Pools, the metered places: their limits, hours and closures; quotas; and what training costs."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 

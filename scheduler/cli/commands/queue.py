@@ -1,7 +1,5 @@
 """`schedctl queue list` with its options; the listing itself is in queue_list, which imports no typer."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from scheduler.cli.commands.complete import states

@@ -1,7 +1,5 @@
 """`schedctl queue add`: add or show jobs defined by a file, options or the settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace

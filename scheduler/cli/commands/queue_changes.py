@@ -1,7 +1,5 @@
 """Changes of a job of the queue: its definition, code, packages, inputs or corpus; restarts and clones."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that change jobs one by one: hold, release, cancel, retry, remove, priority, move."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated
 

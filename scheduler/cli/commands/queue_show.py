@@ -1,7 +1,5 @@
 """`schedctl queue show`: one job with its definition, progress, speeds and newest sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`schedctl rehearse`: run a week on this machine with the real daemon on a scaled clock, and show its figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

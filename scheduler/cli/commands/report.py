@@ -1,7 +1,5 @@
 """`schedctl report`: show, write or send the weekly report."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

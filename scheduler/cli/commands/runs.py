@@ -1,7 +1,5 @@
 """`schedctl runs`: the sessions, live and past; `schedctl events`: what happened, from the event log."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

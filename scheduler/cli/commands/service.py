@@ -1,7 +1,5 @@
 """`schedctl service`: the daemon as a service of systemd."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`schedctl status`: the state of things on one screen."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from scheduler.cli.commands.complete import job_names

@@ -1,7 +1,5 @@
 """`schedctl submit`: make a job or a sweep of jobs from a script, with estimates for missing values."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`schedctl top`: a live view of sessions, quotas and queue, with keys that change jobs."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

@@ -1,7 +1,5 @@
 """What others read from: `schedctl web` for browsers, `port` for programs, `mcp` for coding agents."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

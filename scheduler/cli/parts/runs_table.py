@@ -1,7 +1,5 @@
 """Table rows for runs, and the warning about training lost when a run is stopped."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from scheduler.cli.shell.context import Cli

@@ -1,7 +1,5 @@
 """The overview as tables of text: `status` prints them, `top` draws them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

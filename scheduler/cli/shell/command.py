@@ -1,7 +1,5 @@
 """Base classes of ``schedctl``'s commands and groups: shared options, examples in the help, lazy loading."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Callable, Mapping

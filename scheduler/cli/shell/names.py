@@ -1,7 +1,5 @@
 """Lookup of runs and pools by name, with similar names suggested in the error."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 

@@ -4,8 +4,6 @@ Tables are wrapped and coloured on a terminal, and plain aligned text otherwise.
 training scripts and files, so terminal escape sequences are removed from them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Messages for usage errors, which replace those of the command-line parser."""
 
-from __future__ import annotations
-
 import re
 from difflib import get_close_matches
 from typing import Any

@@ -5,8 +5,6 @@ allows the column to be dropped if space is short, and each further ``-`` drops 
 command to copy: it is printed in full on a separate line below its row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

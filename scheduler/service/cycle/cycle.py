@@ -5,8 +5,6 @@ called, and every write checks the lease. A crash between any two lines loses no
 database and the platforms alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

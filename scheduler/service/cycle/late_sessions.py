@@ -9,8 +9,6 @@ booked as adjustments with evidence. Its checkpoints are recorded for the next s
 the platform's proof and the session's final reports, or after a time without either.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stops: ask sessions to save and exit, repeatedly until they end, and end them by force if they do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The deployer: carries out deployments, for the daemon and for commands."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -51,7 +49,7 @@ class Deployer:
     redact: Callable[[str], str] = str  # redacts known secrets in messages of targets
 
     @classmethod
-    def of(cls, ports: Ports) -> Deployer:
+    def of(cls, ports: Ports) -> "Deployer":
         """Return the deployer of the daemon."""
         folder = ports.scratch / FOLDER
         read, now = ports.database.read, ports.clock.now

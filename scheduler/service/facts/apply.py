@@ -1,7 +1,5 @@
 """Apply: write observations and steps to the database, in one transaction guarded by old state and epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial

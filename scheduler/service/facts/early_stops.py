@@ -1,7 +1,5 @@
 """Early stops: end jobs at their best checkpoint when their stop rules apply."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 
 from sqlalchemy import Connection

@@ -1,7 +1,5 @@
 """Halvings: promote the best candidates of sweeps from rung to rung, and keep jobs and sweeps within their budgets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Overheads: the time that a session of a job on a pool loses before, between and after its training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property

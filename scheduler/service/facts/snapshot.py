@@ -1,7 +1,5 @@
 """Snapshot: the frozen input of the planner, from one read transaction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

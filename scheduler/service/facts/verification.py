@@ -5,8 +5,6 @@ session gets it until the daemon has read it completely: a damaged one is quaran
 again.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

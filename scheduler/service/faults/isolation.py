@@ -3,8 +3,6 @@
 Database errors are raised unchanged. So are errors that cannot be attributed to a single run, job or pool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -197,7 +195,7 @@ class LeftOut:
     jobs: dict[str, str] = field(default_factory=dict)
     pools: dict[str, str] = field(default_factory=dict)
 
-    def add(self, other: LeftOut) -> None:
+    def add(self, other: "LeftOut") -> None:
         """Add jobs and pools that are left out."""
         self.jobs |= other.jobs
         self.pools |= other.pools

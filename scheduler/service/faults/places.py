@@ -5,8 +5,6 @@ the platform accepts our credentials. After a refused launch it is tried again w
 person opens the pool, and after a while.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

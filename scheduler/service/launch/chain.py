@@ -5,8 +5,6 @@ that names the previous lane, and is created once. If the session never takes it
 again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

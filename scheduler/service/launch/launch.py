@@ -1,7 +1,5 @@
 """Launch: reserve quota and lanes, then call platforms by launch key with no transaction open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -261,7 +259,7 @@ def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:
         reject(ports, tx, run, f"it cannot be launched: {reason}", ports.clock.now(), park=BY)
 
 
-def _submit(ports: Ports, reserved: Run) -> tuple[Run, LaunchOrder]:
+def _submit(ports: Ports, reserved: Run) -> "tuple[Run, LaunchOrder]":
     now = ports.clock.now()
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
@@ -278,7 +276,7 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, LaunchOrder]:
     return replace(reserved, state=submitting), order
 
 
-def _launch_one(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) -> None:
+def _launch_one(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNews) -> None:
     """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
     faults: dict[str, str] = {}
     try:
@@ -290,7 +288,7 @@ def _launch_one(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) ->
         ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
 
 
-def _call_platform(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) -> None:
+def _call_platform(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNews) -> None:
     kept_back = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
     try:
         store_lanes(ports.artifacts, run)

@@ -1,7 +1,5 @@
 """The launch document: what the payload runs in a session. docs/your-own-training.md has the contract."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

@@ -5,8 +5,6 @@ step is beyond the target, no manifest belongs to another session. An invalid va
 counted, and is one event for each run and kind of document.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

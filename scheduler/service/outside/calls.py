@@ -4,8 +4,6 @@ A caller waits a bounded time, and a whole cycle no longer than one such time. A
 with the same request; until then the same work is not started again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ class UnderWay:
 class _Call:
     """One piece of work in a background thread."""
 
-    def __init__(self, name: str, work: Callable[[], Any], calls: Calls) -> None:
+    def __init__(self, name: str, work: Callable[[], Any], calls: "Calls") -> None:
         self._work = work
         self._calls = calls
         self.done = threading.Event()

@@ -4,8 +4,6 @@ Parent and child exchange pickles through the child's standard input and output,
 child ends when its input closes, also if the parent is killed.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -3,8 +3,6 @@
 One child serves all solvers of a process and is started at the first programme.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ class SolverHost:
         self._numbers = count(1)
         self._forgotten: list[int] = []
 
-    def __call__(self, time_limit_seconds: float) -> RemoteSolver:
+    def __call__(self, time_limit_seconds: float) -> "RemoteSolver":
         """Return a solver that gives up after ``time_limit_seconds`` of real time."""
         number = next(self._numbers)
         solver = RemoteSolver(self, number, time_limit_seconds)

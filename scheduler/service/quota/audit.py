@@ -8,8 +8,6 @@ Sessions continue while the records are read. So the time that the ledger explai
 each answer; with an earlier instant own sessions would count twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 

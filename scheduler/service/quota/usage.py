@@ -1,7 +1,5 @@
 """Usage: every quota of every pool, with its used, held and free amounts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection

@@ -1,7 +1,5 @@
 """A/B tests: the jobs of both arms, and the comparison of their evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Each job of an agent has a budget in device hours, which its sessions never exceed. What is limited are the budgets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil

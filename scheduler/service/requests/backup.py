@@ -4,8 +4,6 @@ It contains no credentials: secret values of settings are replaced, credential f
 out.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Checkpoint files: select checkpoints, pin one, copy one out of the store, or export a version."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -110,7 +108,7 @@ def export(
     target: Path,
     *,
     base: str = "",
-    wanted: Merge | None = None,
+    wanted: "Merge | None" = None,
 ) -> Exported:
     """Export a version to the new folder ``target``, which appears when all files are verified.
 

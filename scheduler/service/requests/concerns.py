@@ -4,8 +4,6 @@ They are found before a launch: an unknown platform, a number without a unit, an
 session will find. Each is reported with its place in the file and with a correction.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Requests about versions of models and deployment targets, with or without a running daemon."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

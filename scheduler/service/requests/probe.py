@@ -4,8 +4,6 @@ The agent runs it with a fresh copy of the code, a checkpoint folder and a progr
 a temporary folder. Nothing of it reaches the database or the artifact store.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What-if questions to the planner, and obstacles that keep a job from ever starting."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 

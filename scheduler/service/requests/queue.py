@@ -3,8 +3,6 @@
 These writes are not fenced by the lease but guarded by the job's old state, and the daemon reads them as facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests about one run, with or without a running daemon: stop it, declare it lost, read its output."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never

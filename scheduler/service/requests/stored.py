@@ -1,7 +1,5 @@
 """Stores what jobs need from this machine (code, packages, inputs) in the artifact store, and its fingerprint."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -8,8 +8,6 @@ that could name them. Each pass is bounded and idempotent.
 Code, inputs and corpora that no job names are deleted in the same way, after a grace period.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial

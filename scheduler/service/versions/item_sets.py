@@ -4,8 +4,6 @@ Reading training data takes a minute per million texts, and the index of the ite
 uses a separate process for it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

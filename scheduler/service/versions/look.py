@@ -1,7 +1,5 @@
 """The daemon's round over models: trained checkpoints become versions, scores become verdicts, votes are watched."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -92,7 +90,7 @@ class ModelSync:
                 self._ports.log.warning("version.not_evaluated", job=job, why=refused, next=following)
             self._refused[job] = refused
 
-    def _case(self, evaluation: EvaluationJob, now: int) -> JudgedCase | None:
+    def _case(self, evaluation: EvaluationJob, now: int) -> "JudgedCase | None":
         """Return an evaluation that can be judged now; one that will never have scores is closed."""
         ports = self._ports
         with ports.database.read() as tx:
@@ -156,7 +154,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
     return ""
 
 
-def _judged(ports: Ports, case: JudgedCase) -> bool:
+def _judged(ports: Ports, case: "JudgedCase") -> bool:
     """Judge an evaluation; return whether it is over."""
     judge_alone(ports, case)
     with ports.database.read() as tx:

@@ -1,7 +1,5 @@
 """Promotion of versions, their creation from checkpoints, and their evaluation by jobs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
