@@ -5,21 +5,17 @@ span, and a span that opens with its first use (Studio Lab). Limits may change w
 overrides the declared one for its window.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import Literal, assert_never
 
+from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, charges_by_device
 from jobs.nouns.window import DAY, EVER, AllTime, Window
 from scheduler.core.ledger import Charge, RunningTotal, cost_within, device_seconds_within, seconds_within
-
-if TYPE_CHECKING:
-    from jobs.nouns.pool import Pool
 
 _NEVER = 1 << 62
 BOOKS_SECONDS = 33 * DAY  # the least age of charges that are given; an older use may have left a span open

@@ -3,8 +3,6 @@
 dispatch -> deadlines -> prices by linear programme -> local search -> previous plan kept unless clearly worse -> verify
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

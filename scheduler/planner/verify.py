@@ -4,8 +4,6 @@ It recomputes everything from the snapshot, exact to the second: the use of ever
 every instant, opening hours, session caps, gates against checkpointed steps, and planned work.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from math import ceil, sqrt

@@ -11,17 +11,7 @@ from scheduler.store import codec
 def dumped(plan: Plan) -> str:
     """Return a plan as canonical JSON."""
     deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
-    body = {
-        "made_at": plan.made_at,
-        "placements": plan.placements,
-        "deferrals": deferrals,
-        "value": plan.value,
-        "bound": plan.bound,
-        "made_by": plan.made_by,
-        "warnings": plan.warnings,
-        "kept": plan.kept,
-    }
-    return codec.dump(body)
+    return codec.dump(codec.row_of(plan, deferrals=deferrals))
 
 
 def loaded(body: str) -> Plan:

@@ -330,9 +330,6 @@ class PlanDifference(ApiAnswer):
     finishes: list[FinishChange]
 
 
-PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # only the type checker sees the name in views
-
-
 class SessionRow(ApiAnswer):
     """A session of the timeline; ``key`` is null for one that is only planned."""
 

@@ -4,18 +4,13 @@ Its state is written as one event whenever it changes, so that status, page and 
 that has ended counts as over; the next daemon starts it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events
-
-if TYPE_CHECKING:
-    from scheduler.service.outside.ports import Ports
 
 WORK = "daemon.work"
 _SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0

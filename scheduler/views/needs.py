@@ -4,10 +4,7 @@ Status, top, page, API, metrics, reports, alerts and shell prompts show this lis
 an event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -20,6 +17,7 @@ from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
+from scheduler.service.outside.ports import Ports
 from scheduler.store import (
     conditions,
     deployments,
@@ -38,9 +36,6 @@ from scheduler.store import (
 from scheduler.store.events import Event
 from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import long_work
-
-if TYPE_CHECKING:
-    from scheduler.service.outside.ports import Ports
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 CLAIMED = "session.taken"

@@ -4,8 +4,6 @@ It walks through time from now to the horizon. When a pool has room it starts th
 there, priority * speed * (1 - overhead). Ties go to the job with the best Smith ratio, then to the queue position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

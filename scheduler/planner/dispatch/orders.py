@@ -4,8 +4,6 @@ A rank depends on the job and its remaining steps, not on pools. Ties go by queu
 where its density is highest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scheduler.core.snapshot import JobView

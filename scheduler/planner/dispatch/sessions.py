@@ -1,18 +1,12 @@
 """Sessions: the sessions that could start at the current instant of a walk."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from scheduler.planner.model.case import Case, JobOffer
+from scheduler.planner.model.case import Case, Entry, JobOffer, Shape
 from scheduler.planner.model.lanes import CandidateSession, compose, compose_fuller, mold_evenly, one_job_session, spare
 from scheduler.planner.model.plan_state import PlanState
 from scheduler.planner.model.policy import PinnedSession
 from scheduler.planner.model.pool_capacity import NEVER
-
-if TYPE_CHECKING:
-    from scheduler.planner.model.case import Entry, Shape
 
 # A session of an earlier plan may last this much longer than planned. The sessions after it limit the extension.
 SLOWER_SECONDS = 1_800

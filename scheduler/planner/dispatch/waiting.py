@@ -1,7 +1,5 @@
 """Waiting: the reason why a job does not start now. The first class of ``core.reasons`` that applies is chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -3,31 +3,25 @@
 Events are jobs that enter the queues and pools that may have more room. There is a sorted queue per pool class.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from scheduler.planner.dispatch.sessions import SessionBuilder
 from scheduler.planner.model.booking import Booking
-from scheduler.planner.model.case import ORDINARY, URGENT, Case
+from scheduler.planner.model.case import ORDINARY, URGENT, Case, Entry, Shape
 from scheduler.planner.model.lanes import CandidateSession
 from scheduler.planner.model.plan_state import PlanState, as_schedule, initial_state, plan_state
 from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, PlanPolicy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
 
-if TYPE_CHECKING:
-    from scheduler.planner.model.case import Entry, Shape
-
-    # A call of the admission rule: class, instant, entry, session (None: any session of the job), answer.
-    Question = tuple[int, int, Entry, CandidateSession | None, bool]
-    # A session that could start: the job's queue entry, class, pool, session.
-    Start = tuple[Entry, int, int, CandidateSession]
+# A call of the admission rule: class, instant, entry, session (None: any session of the job), answer.
+Question = tuple[int, int, Entry, CandidateSession | None, bool]
+# A session that could start: the job's queue entry, class, pool, session.
+Start = tuple[Entry, int, int, CandidateSession]
 
 # A session of an earlier plan that cannot start is dropped after this time.
 PATIENCE_SECONDS = 7_200

@@ -1,7 +1,5 @@
 """Grid: the horizon in time spans, the pools in markets, and the lane-seconds that each market offers per span."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

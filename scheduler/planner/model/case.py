@@ -1,7 +1,5 @@
 """Case: a snapshot indexed for planning. Jobs are in queue order, pools sorted by name, equal pools form one class."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -174,14 +172,14 @@ class Case:
     within: SessionValues = field(init=False)  # of sessions within the horizon
     bookings: Bookings = field(init=False)
     beginning: PlanState | None = None  # before any planned session; computed by the first walk
-    _columns: Columns | None = None
+    _columns: "Columns | None" = None
 
     def __post_init__(self) -> None:
         self.within = SessionValues(self.snapshot)
         self.bookings = Bookings(self.jobs, self.capacities)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> "Columns":
         """The jobs' figures as columns."""
         if self._columns is None:
             self._columns = Columns(self)

@@ -1,7 +1,5 @@
 """Calendar count: the windows of one calendar quota of a pool, and the quota left in each while a plan grows."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 
 from jobs.nouns.quota import CalendarQuota, MoneyQuota, charges_by_device
@@ -31,7 +29,7 @@ class CalendarCount:
             for window in windows
         ]
 
-    def copy(self) -> CalendarCount:
+    def copy(self) -> "CalendarCount":
         """Return an independent copy."""
         twin = object.__new__(CalendarCount)
         twin.name, twin._money, twin._price, twin.by_device = self.name, self._money, self._price, self.by_device

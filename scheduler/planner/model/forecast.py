@@ -4,8 +4,6 @@ The next arrival is expected at the mean interval after the last one. Its probab
 and shrinks with their spread; below one half nothing is expected. An announced arrival has probability 1.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import sqrt
 

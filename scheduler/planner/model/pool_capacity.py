@@ -1,7 +1,5 @@
 """Pool capacity: the capacity that one pool has left while a plan grows. Each planned session replaces its state."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 from scheduler.core.admission import Room
@@ -28,7 +26,7 @@ class PoolCapacity:
         self.state = states[alike].share() if alike in states else first_state(view, start, until)
         states[alike] = self.state
 
-    def copy(self, state: CapacityState | None = None) -> PoolCapacity:
+    def copy(self, state: CapacityState | None = None) -> "PoolCapacity":
         """Return an independent copy, at ``state`` if one is given."""
         twin = object.__new__(PoolCapacity)
         twin.view, twin.pool, twin.places_of = self.view, self.pool, self.places_of

@@ -1,7 +1,5 @@
 """Pool rules: the limits of a pool that do not depend on the plan, computed once per horizon."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota

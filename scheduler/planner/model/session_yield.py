@@ -5,8 +5,6 @@ Checkpoints are counted by Young's interval. It is within one and a half checkpo
 never yields less.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, sqrt
 

@@ -5,8 +5,6 @@ remainder is still worth a session. A job that gates others counts with the best
 Urgencies are scaled so that all the remaining work is worth the same as by priorities alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil

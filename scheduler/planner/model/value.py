@@ -4,8 +4,6 @@ Speed is relative to the job's reference device. g falls from 1 today to 0.5 at 
 job's deadline counts 0.3, work after the horizon 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain, pairwise
 

@@ -1,7 +1,5 @@
 """Differ: the differences between two plans, per job and per pool."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Explain: the reason why a job waits, and for an outbid job the priority with which it would start now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt

@@ -1,7 +1,5 @@
 """Orders: plans by simpler rules, for comparison."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from jobs.nouns.quota import CalendarQuota, MoneyQuota, Quota

@@ -1,7 +1,5 @@
 """What if: edits of a snapshot, and how they change the plan. Pure functions; nothing is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil

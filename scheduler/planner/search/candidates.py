@@ -5,24 +5,18 @@ jobs deadlines come first at any cost. With more jobs their cost is limited, bec
 deadlines would delay all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
 from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule, make_schedule, pinned_sessions
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
-from scheduler.planner.dispatch.walk import Walk, answers_alike
+from scheduler.planner.dispatch.walk import Question, Walk, answers_alike
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import PlanScore, finishes_all, score, weighted_flow_time
-
-if TYPE_CHECKING:
-    from scheduler.planner.dispatch.walk import Question
 
 # (price factor, patience), most promising first. Cases that are not small use the shorter lists.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))

@@ -4,8 +4,6 @@ Prices, targets and the previous plan may leave a gap, for example after a sessi
 starts in the gap now, beside all planned sessions and before its own next one, if the plan's score does not fall.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

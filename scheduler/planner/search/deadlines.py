@@ -1,7 +1,5 @@
 """Deadlines: the jobs that a policy treats as urgent, so that they finish in time. Urgent jobs precede value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

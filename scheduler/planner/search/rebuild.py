@@ -4,8 +4,6 @@ Prices show where a plan loses against the bound: in sessions worth less than th
 not planned. Steps start there. The rest of the plan is not moved, so that a step costs less than half of a new plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
@@ -57,7 +55,7 @@ def rebuild(
     return _best_of_walk(_RebuildWalk(case, policy, prices, tries + 1), best, steps - tries * each)
 
 
-def _best_of_walk(walk: _RebuildWalk, start: ScoredSchedule, steps: int) -> ScoredSchedule:
+def _best_of_walk(walk: "_RebuildWalk", start: ScoredSchedule, steps: int) -> ScoredSchedule:
     """Return the best schedule of ``steps`` steps of one walk.
 
     The walk also continues from schedules of equal value, to cross plateaus.

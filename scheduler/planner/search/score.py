@@ -1,7 +1,5 @@
 """Score of a plan, for comparison: deadlines met, then value, then how early the value comes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from scheduler.planner.model.case import Case

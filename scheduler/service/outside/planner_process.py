@@ -3,8 +3,6 @@
 Plans are returned as JSON, so that the daemon does not load the planner's libraries.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Sequence
