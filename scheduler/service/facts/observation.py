@@ -1,7 +1,5 @@
 """Observation: the answers of platforms and the artifact store in one cycle, and our records of the same runs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +63,7 @@ class Observation:
             self.poisoned |= faults
             self.unread.add(key)
 
-    def part(self, runs: Sequence[Run], *, regarded: bool) -> Observation:
+    def part(self, runs: Sequence[Run], *, regarded: bool) -> "Observation":
         """Return the part of the answers that concerns ``runs``; with reports of their sessions if ``regarded``."""
         keys, names = {run.key for run in runs}, {lane.job for run in runs for lane in run.lanes}
         return Observation(
@@ -75,7 +73,7 @@ class Observation:
             bad=[(key, why) for key, why in self.bad if (named := split_key(key)) and named[0] in names],
         )
 
-    def add(self, other: Observation) -> None:
+    def add(self, other: "Observation") -> None:
         """Add an answer of the artifact store."""
         self.heartbeats |= other.heartbeats
         self.results |= other.results

@@ -1,7 +1,5 @@
 """Observe: query platforms and the artifact store about live runs, without decisions and without a transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -34,7 +32,7 @@ AWAITED, LOST = "session.awaited", "session.lost"
 _MANIFESTS_AT_ONCE = 1_000  # maximum for one job; no session writes so many between two cycles
 
 
-def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, outputs: OutputCollection, now: int) -> Observation:
+def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, outputs: "OutputCollection", now: int) -> Observation:
     """Return the observation of all live runs.
 
     The store is listed only for jobs that report a higher checkpoint than is recorded, and for jobs of runs that may
@@ -142,7 +140,7 @@ def _query_reports(
     stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
-    outputs: OutputCollection,
+    outputs: "OutputCollection",
 ) -> None:
     def read(run: Run) -> Observation:
         answer = Observation()
@@ -165,7 +163,7 @@ def _query_manifests(
     stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
-    outputs: OutputCollection,
+    outputs: "OutputCollection",
     now: int,
 ) -> None:
     keys = set(stored.keys)
@@ -198,7 +196,7 @@ def _answers(
     work: Mapping[str, Callable[[], Observation]],
     about: Mapping[str, set[str]],
     observation: Observation,
-    outputs: OutputCollection,
+    outputs: "OutputCollection",
 ) -> dict[str, Observation]:
     """Return the store's answers by query. For runs with collected outputs, they are kept until all have arrived.
 
