@@ -207,7 +207,7 @@ class Cycle:
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
         compare = partial(self._contradictions.look, loaded.live, observed, steps, now)
-        apart(ports, "cycle.step_failed", compare, None, step="facts")
+        isolation.apart(ports, "cycle.step_failed", compare, None, step="facts")
         extend(ports, steps, now)
         self._stops.send(loaded.live, observed, steps, now)
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:

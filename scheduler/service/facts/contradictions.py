@@ -3,8 +3,6 @@
 Each is an action for a person, and changes no decision. It ends when the pool has another fact, or a setting instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 from sqlalchemy import Connection
