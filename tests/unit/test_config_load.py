@@ -42,8 +42,9 @@ def test_the_shipped_defaults_are_valid(tmp_path: Path) -> None:
 
 
 def test_the_state_folder_follows_systemd_then_xdg_then_the_home(
-    tmp_path: Path, written: Callable[[str], Path]
+    tmp_path: Path, written: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # the real one may have the state of an older version
     xdg = {"XDG_STATE_HOME": str(tmp_path / "states"), "HOME": str(tmp_path)}
     assert load(environ=xdg).state_dir == tmp_path / "states/uff-scheduler"
     assert load(environ=xdg | {"STATE_DIRECTORY": "/var/lib/one:/var/lib/two"}).state_dir == Path("/var/lib/one")

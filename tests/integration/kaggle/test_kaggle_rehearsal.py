@@ -64,7 +64,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
 
     So it is with either answer to what only an account can show.
     """
-    scale = round(1_800 / slowness())
+    scale = round(900 / slowness())
     account = account_at(scale=float(scale), **habits)
     (tmp_path / "text").mkdir()
     for number in range(40):

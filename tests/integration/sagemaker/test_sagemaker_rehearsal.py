@@ -84,7 +84,7 @@ mixture = {}
 @cache
 def scale() -> int:
     """Return how fast clocks run: every one of this file alike."""
-    return round(1_200 / slowness())
+    return round(600 / slowness())
 
 
 def typed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
