@@ -68,11 +68,9 @@ def needs(
         *_pools(tx, pools, now),
         *_conditions(tx, queue),
         *_facts(tx),
-        *_proposals(tx),
         *_versions(tx),
         *_deployments(tx),
         *_messages(tx, since),
-        *_settings(tx),
         *_long_work(tx),
         *_alarms(events.tail(tx, kinds=ALARMS) if alarms is None else alarms, since, now),
     ]
@@ -196,10 +194,10 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
 
 
 def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Yield lasting problems of live sessions and open jobs.
+    """Yield lasting problems of live sessions and open jobs, changes that agents propose, and refused settings.
 
-    These are sessions that cannot be handled or run on unwanted, jobs that run but cannot be planned, jobs that were
-    planned at least twice without a launch, and unclaimed live sessions, which block all launches.
+    The problems are sessions that cannot be handled or run on unwanted, jobs that run but cannot be planned, jobs that
+    were planned at least twice without a launch, and unclaimed live sessions, which block all launches.
     """
     late, live = watched.keys(tx), {run.key for run in runs.live(tx)}
     training, waiting = ({job.spec.name for job in queue if isinstance(job.state, kind)} for kind in (Active, Queued))
@@ -210,9 +208,11 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
         (conditions.JOB_POISONED, "job cannot be planned", "schedctl queue show {}", training),
         (conditions.LAUNCH_POSTPONED, "job cannot be launched", "schedctl plan explain {}", waiting),
         (conditions.OFFERED, "session offered", "schedctl handover claim {}", live),
+        (conditions.PROPOSED, "agent asks", "schedctl agents approve {}", None),
+        (conditions.RELOAD_REFUSED, "settings not taken over", "schedctl config check", None),
     ):
         for odd in conditions.standing(tx, kind):
-            if odd.subject in among:
+            if among is None or odd.subject in among:
                 why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
                 yield Need(what, odd.subject, why, remedy.format(odd.subject), odd.since)
 
@@ -222,11 +222,6 @@ def _facts(tx: Connection) -> Iterator[Need]:
         name, _, pool = one.subject.partition(" of ")
         remedy = f"acceptance {pool} --only {name}" if name != "session_cap_seconds" else "config show"
         yield Need("fact contradicted", one.subject, one.why, f"schedctl {remedy}", one.since)
-
-
-def _proposals(tx: Connection) -> Iterator[Need]:
-    for one in conditions.standing(tx, conditions.PROPOSED):
-        yield Need("agent asks", one.subject, one.why, f"schedctl agents approve {one.subject}", one.since)
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
@@ -304,11 +299,6 @@ def _messages(tx: Connection, since: int) -> Iterator[Need]:
         failed = events.tail(tx, limit=1, kinds=("report.failed",))
         week, why = (failed[0].subject, str(failed[0].data.get("why"))) if failed else ("weekly", "")
         yield Need("report not made", week, why, "schedctl report weekly", failed[0].at if failed else None)
-
-
-def _settings(tx: Connection) -> Iterator[Need]:
-    for refused in conditions.standing(tx, conditions.RELOAD_REFUSED):
-        yield Need("settings not taken over", refused.subject, refused.why, "schedctl config check", refused.since)
 
 
 def _long_work(tx: Connection) -> Iterator[Need]:

@@ -324,12 +324,10 @@ class Tail:
             if _pour(log, [entries], sink, 0):
                 sink.writelines(log.rest())
         live = self._records.path(record.key, "live")
-        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the complete log was truncated
-            fresh.unlink()
-            live.replace(self._records.path(record.key, "log"))
-        else:
-            fresh.replace(self._records.path(record.key, "log"))
-            live.unlink(missing_ok=True)
+        is_truncated = live.exists() and live.stat().st_size > fresh.stat().st_size
+        whole, other = (live, fresh) if is_truncated else (fresh, live)
+        whole.replace(self._records.path(record.key, "log"))
+        other.unlink(missing_ok=True)
         return log
 
     def catch_up(self, record: Record) -> None:
@@ -470,19 +468,14 @@ class Observer:
 
     def observed(self, record: Record, state: SessionState) -> Observed:
         """Return a record as an observed session."""
-        remote_id, channel = f"{record.slug}/v1", self.stop_channel(record)
-        match state:
-            case SessionState.RUNNING:
-                return Observed(record.key, state, remote_id, record.started, detail="running", stop_channel=channel)
-            case SessionState.ENDED:
-                ended, is_known = record.ended, record.told
-                return Observed(
-                    record.key, state, remote_id, record.started, ended, record.detail, channel, is_known,
-                    taken=record.taken, contradicts=record.contradicts,
-                )  # fmt: skip
-            case _:
-                waits = InQueue("Kaggle has no machine for it yet")  # Kaggle reports no reason
-                return Observed(record.key, state, remote_id, detail="queued", stop_channel=channel, waits=waits)
+        name, channel = f"{record.slug}/v1", self.stop_channel(record)
+        session = Observed(record.key, state, name, record.started, record.ended, "running", channel, record.told)
+        if state is SessionState.RUNNING:
+            return session
+        if state is SessionState.ENDED:
+            return replace(session, detail=record.detail, taken=record.taken, contradicts=record.contradicts)
+        waits = InQueue("Kaggle has no machine for it yet")  # Kaggle reports no reason
+        return replace(session, started=None, detail="queued", waits=waits)
 
     def stop_channel(self, record: Record) -> StopChannel:
         """Return how a session can be asked to save; one without access to the store must have reported that it can."""
