@@ -310,11 +310,15 @@ def test_what_a_killed_run_leaves_the_next_one_removes(account: Account, number:
     assert_nothing_is_left(account)
 
 
-def schedctl(account: Account, *words: str) -> subprocess.CompletedProcess[str]:
-    # A shell lets the programs that it starts in the background ignore the signal.
+def command_of(account: Account, *words: str) -> list[str]:
+    """Return the words of a command that heeds SIGINT, also below a shell that started the tests in the background."""
     heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     started = f"{heeding}; runpy.run_module('scheduler', run_name='__main__', alter_sys=True)"
-    command = [sys.executable, "-c", started, "--config", str(account.folder / "settings.toml"), *words]
+    return [sys.executable, "-c", started, "--config", str(account.folder / "settings.toml"), *words]
+
+
+def schedctl(account: Account, *words: str) -> subprocess.CompletedProcess[str]:
+    command = command_of(account, *words)
     environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
@@ -351,8 +355,7 @@ def test_doctor_runs_a_small_session_when_it_is_asked_to(account: Account) -> No
 
 def test_an_interrupted_run_leaves_nothing_and_the_next_one_continues(account: Account) -> None:
     app_of(account)
-    words = ("acceptance", "t4", "--yes", "--json")
-    command = [sys.executable, "-m", "scheduler", "--config", str(account.folder / "settings.toml"), *words]
+    command = command_of(account, "acceptance", "t4", "--yes", "--json")
     environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         until(lambda: any(session.status == "RUNNING" for session in account.place.sessions()), "a session")
