@@ -60,19 +60,19 @@ sys.exit(run())
 JUDGED = (
     "scheduler.store.versions.add",  # the version is written, and not committed
     "scheduler.store.evaluations.begin",  # likewise the job and the evaluation
-    "scheduler.service.versions.look._begin",  # both are committed
-    "scheduler.service.versions.look.scores_of",
+    "scheduler.service.versions.model_sync._create_version",  # both are committed
+    "scheduler.service.versions.model_sync.scores_of",
     "scheduler.store.evaluations.end",
     "scheduler.store.evaluations.say",  # the verdict is written, and not committed
     "scheduler.store.versions.note_promotion",
-    "scheduler.service.versions.look._write",
+    "scheduler.service.versions.model_sync._write",
 )
 TAKEN_BACK = (
-    "scheduler.service.versions.look.read_watch",
+    "scheduler.service.versions.model_sync.read_watch",
     "scheduler.store.versions.note_promotion",
-    "scheduler.service.versions.look.take_back",
+    "scheduler.service.versions.model_sync.roll_back_by_votes",
 )
-COMMITTED = "scheduler.service.versions.look.judge_alone"
+COMMITTED = "scheduler.service.versions.model_sync.judge_and_store"
 SHORT = ("scheduler.store.evaluations.begin", "scheduler.store.evaluations.say")
 
 

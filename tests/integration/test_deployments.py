@@ -18,7 +18,7 @@ from scheduler.core.version import DeploymentRule
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.deploy.deployer import Deployer, Deployments, carry_out
 from scheduler.service.outside.ports import Ports, ServedAt
-from scheduler.service.versions.look import read_watch, take_back
+from scheduler.service.versions.model_sync import read_watch, roll_back_by_votes
 from scheduler.store import checkpoints, deployments, events
 from scheduler.store.deployments import DAEMON
 from scheduler.store.engine import Database
@@ -156,7 +156,7 @@ def test_what_users_vote_out_is_gone_back_from_where_it_serves(world: World) -> 
     said = ({"version": "ufm@2", "cluster": f"user-{number}", "worse": True} for number in range(30))
     votes.write_text("".join(f"{json.dumps(one)}\n" for one in said))
     with world.ports.write() as tx:
-        take_back(tx, two, read_watch(two, votes, 0.5), world.clock.now(), "daemon")
+        roll_back_by_votes(tx, two, read_watch(two, votes, 0.5), world.clock.now(), "daemon")
     world.cycle()
     assert (world.rows()[-1], world.serves()) == ((1, "serving"), weights(b"one"))
 

@@ -17,7 +17,7 @@ from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch import pin_parent
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.housekeeping import judge
-from scheduler.service.versions import look
+from scheduler.service.versions import model_sync
 from scheduler.service.versions.promotion import evaluate, overrule, promote, rollback
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
@@ -160,10 +160,10 @@ FULL, ODD = OSError(28, "No space left on device"), ZeroDivisionError("nobody ex
     [
         ("scheduler.service.versions.item_sets.set_for", FULL),
         ("scheduler.service.versions.item_sets.set_for", ODD),
-        ("scheduler.service.versions.look.version_of", ODD),
-        ("scheduler.service.versions.look.scores_of", FULL),
-        ("scheduler.service.versions.look.scores_of", ODD),
-        ("scheduler.service.versions.look.case_of", ODD),
+        ("scheduler.service.versions.model_sync.version_of", ODD),
+        ("scheduler.service.versions.model_sync.scores_of", FULL),
+        ("scheduler.service.versions.model_sync.scores_of", ODD),
+        ("scheduler.service.versions.model_sync.case_of", ODD),
     ],
 )
 def test_whatever_fails_on_the_way_to_a_verdict_costs_no_cycle_and_is_tried_again(
@@ -227,7 +227,7 @@ def test_a_daemon_that_dies_anywhere_in_a_verdict_leaves_all_of_it_or_nothing(
     world.train("a")
     world.cycle.run()
     world.score("ufm-eval-1", passing(1.0))
-    place = {"end": evaluations, "say": evaluations, "move": versions, "promote_by_itself": look}[at]
+    place = {"end": evaluations, "say": evaluations, "move": versions, "promote_by_itself": model_sync}[at]
     work = getattr(place, at)
 
     class Killed(BaseException):

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions import look as watching
+from scheduler.service.versions import model_sync as watching
 from scheduler.service.versions import promotion
 from scheduler.service.versions.promotion import overrule, promote
 from scheduler.store import events, versions
@@ -124,7 +124,7 @@ def test_a_daemon_that_dies_anywhere_while_it_takes_back_has_done_all_of_it_or_n
     world.ports.clock.present += LOOK
     with monkeypatch.context() as patched:
         if at == "versions.in_force":  # only of what is asked while it takes back
-            patched.setattr(watching, "take_back", lambda tx, version, *_: dies(tx, version.model))
+            patched.setattr(watching, "roll_back_by_votes", lambda tx, version, *_: dies(tx, version.model))
         else:
             patched.setattr(place, name, dies)
         with pytest.raises(Killed):

@@ -50,7 +50,7 @@ INNER = {
     "scheduler.cli.commands.top._Left",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.store.codec._OtherType",
-    "scheduler.service.versions.look.NoScores",
+    "scheduler.service.versions.model_sync.NoScores",
     "scheduler.store.schema.WrongType",
     "scheduler.web.actors.ActionRefused",
 }

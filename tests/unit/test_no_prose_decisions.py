@@ -27,7 +27,7 @@ ALLOWED = {
     "platforms/slurm/judge.py": "Slurm's reasons are words of a fixed list",
     "scheduler/cli/shell/parser_words.py": "the parser says in its sentence alone what is wrong",
     "scheduler/host/acceptance.py": "whether a kernel was cancelled or deleted stands in its last status alone",
-    "scheduler/service/versions/look.py": "writes a text only when it is another one",
+    "scheduler/service/versions/model_sync.py": "writes a text only when it is another one",
     "scheduler/store/migrations.py": "reads what older versions wrote, once",
     "scheduler/store/errors.py": "a failed connection to PostgreSQL has no code",
 }

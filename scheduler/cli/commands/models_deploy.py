@@ -25,7 +25,7 @@ from scheduler.service.deploy.deployer import FOLDER, Deployer, deploy_now, serv
 from scheduler.service.requests import models
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.service.versions import promotion
-from scheduler.service.versions.look import read_watch, take_back
+from scheduler.service.versions.model_sync import read_watch, roll_back_by_votes
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.versions import Version
 from scheduler.views import models as views
@@ -249,7 +249,7 @@ def watch(
             in_force = versions.in_force(tx, version.model)
             # One that is not promoted stays as it is, since the alarm was heard before.
             if in_force is not None and in_force.number == version.number:
-                undone, (_, back) = True, take_back(tx, version, result, cli.now, cli.who)
+                undone, (_, back) = True, roll_back_by_votes(tx, version, result, cli.now, cli.who)
     data = {**asdict(result), **asdict(result.watched), "alarm": result.alarm, "taken_back": undone}
     del data["watched"]
     cli.out.data({**data, "in_force": back.name if back else None} if undone else data)

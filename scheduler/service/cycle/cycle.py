@@ -41,7 +41,7 @@ from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.housekeeping import sweep_ended
-from scheduler.service.versions.look import ModelSync, Watches
+from scheduler.service.versions.model_sync import ModelSync, Watches
 from scheduler.store import checkpoints, due, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.events import Event
@@ -132,7 +132,7 @@ class Cycle:
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
         halve = partial(halvings.look, self._ports, self._sweeps, now)
         isolation.apart(self._ports, "cycle.step_failed", halve, None, step="halvings")
-        for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
+        for look in (self._suspects.look, self._models.sync, self._watches.poll, self._deployments.look):
             isolation.apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if may_plan:
             self._plan_and_launch(now)

@@ -14,7 +14,7 @@ from jobs.scores import Score, Scores
 from jobs.spec import JobSpec, QualityGate
 from scheduler.judge.gates import Finding, comparison_finding
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.look import NoScores, scores_of
+from scheduler.service.versions.model_sync import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
 
 ARMS = ("a", "b")

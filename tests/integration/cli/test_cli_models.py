@@ -17,7 +17,7 @@ from jobs.payload.store.manifest import Component, Manifest, blob_key
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.cli.shell.exits import Exit
 from scheduler.core.job import Done
-from scheduler.service.versions.look import case_of, judge_alone
+from scheduler.service.versions.model_sync import case_of, judge_and_store
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
 from tests.integration.cli.conftest import NOW
@@ -60,7 +60,7 @@ class Judge:
             (evaluation,) = evaluations.open_ones(tx)
             case = case_of(tx, evaluation)
         assert case is not None
-        judge_alone(self.ports, case)
+        judge_and_store(self.ports, case)
 
 
 @pytest.fixture

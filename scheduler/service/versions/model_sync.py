@@ -1,4 +1,4 @@
-"""The daemon's round over models: trained checkpoints become versions, scores become verdicts, votes are watched."""
+"""What the daemon does with models: create versions, evaluate and judge them, and watch the votes of users on them."""
 
 import tempfile
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.jobs import JobRecord
 from scheduler.store.versions import Version
 
-SCORES = "output/scores.jsonl"  # where a job without checkpoints writes it
+SCORES = "output/scores.jsonl"  # the path of the scores in the output of an evaluation's job
 _Saved = tuple[str | None, Wanted | None, int, int]
 
 
@@ -39,36 +39,36 @@ class NoScores(Exception):
 
 
 class ModelSync:
-    """Handles models, once per round. Its state (seen events, work in progress) need not survive a restart."""
+    """Creates, evaluates and judges versions. Its state (newest event, work in progress) may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._looked_at = -1
-        self._judging = False
-        self._not_due: dict[str, _Saved] = {}  # by model, the saved step that was not due for a version
-        self._refused: dict[str, str] = {}  # by model, the reported reason why no version could be made or evaluated
+        self._newest_event = -1
+        self._has_pending = False
+        self._not_due: dict[str, _Saved] = {}  # by model, the checkpoint that was not due for a version
+        self._refused: dict[str, str] = {}  # by model, the reported reason why no version could be evaluated
 
-    def look(self, now: int) -> None:
-        """Create versions, queue evaluations, and judge scored ones in the background."""
+    def sync(self, now: int) -> None:
+        """Create versions, queue evaluations and, in the background, judge evaluations with scores."""
         ports = self._ports
         with ports.database.read() as tx:
             newest = events.newest_id(tx)
-            if newest == self._looked_at and not self._judging:
+            if newest == self._newest_event and not self._has_pending:
                 return
-            trained = self._trained(tx)
-            opened = evaluations.open_ones(tx)
-        self._looked_at = newest
-        begin = {job: partial(_begin, ports, job, now) for job in trained}
+            trained = self._due_models(tx)
+            open_evaluations = evaluations.open_ones(tx)
+        self._newest_event = newest
+        begin = {job: partial(_create_version, ports, job, now) for job in trained}
         answers: dict[str, str | None] = gather_apart(ports, "version", "version.failed", begin, None, "job")
-        self._tell({job: refused for job, refused in answers.items() if refused is not None})
+        self._log_refusals({job: refused for job, refused in answers.items() if refused is not None})
         if any(answers.get(job) is None for job in begin):
-            self._looked_at = -1  # it failed or continues: it is tried again in the next round
-        cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
-        work = {name: partial(_judged, ports, case) for name, case in cases.items()}
+            self._newest_event = -1  # some work failed or continues, so the next cycle tries again
+        cases = {case.version.name: case for one in open_evaluations if (case := self._case(one, now)) is not None}
+        work = {name: partial(_judge_case, ports, case) for name, case in cases.items()}
         done = gather_apart(ports, "verdict", "verdict.waits", work, False, "version")  # noqa: FBT003 - the answer
-        self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
+        self._has_pending = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
-    def _trained(self, tx: Connection) -> list[str]:
+    def _due_models(self, tx: Connection) -> list[str]:
         """Return the models with a saved step that is due for a version; each is checked once for every saved step."""
         due, not_due = [], {}
         for record in jobs.judged(tx):
@@ -82,8 +82,8 @@ class ModelSync:
         self._not_due = not_due
         return due
 
-    def _tell(self, answers: Mapping[str, str]) -> None:
-        """Report, once, why a model cannot be judged; it is tried again after the next event."""
+    def _log_refusals(self, answers: Mapping[str, str]) -> None:
+        """Log, once, why a model cannot be evaluated; it is tried again after the next event."""
         for job, refused in answers.items():
             if refused and self._refused.get(job) != refused:
                 following = f"schedctl models evaluate {job}"
@@ -91,11 +91,11 @@ class ModelSync:
             self._refused[job] = refused
 
     def _case(self, evaluation: EvaluationJob, now: int) -> "JudgedCase | None":
-        """Return an evaluation that can be judged now; one that will never have scores is closed."""
+        """Return the case of an evaluation that can be judged now, or None; end it if it will never have scores."""
         ports = self._ports
         with ports.database.read() as tx:
             try:
-                if broken := _broken(tx, evaluation):
+                if broken := _why_hopeless(tx, evaluation):
                     raise NoScores(broken)
                 record = jobs.find(tx, evaluation.job)
                 if record is None or not isinstance(record.state, Done):
@@ -109,12 +109,12 @@ class ModelSync:
                 problem = why(error)
             else:
                 if case is None:
-                    self._score_in_force(evaluation, now)
+                    self._score_promoted(evaluation, now)
                 return case
         end_without_verdict(ports, evaluation, problem)
         return None
 
-    def _score_in_force(self, evaluation: EvaluationJob, now: int) -> None:
+    def _score_promoted(self, evaluation: EvaluationJob, now: int) -> None:
         """Queue an evaluation of the promoted version with the same set and scorer, once."""
         ports = self._ports
         try:
@@ -130,8 +130,8 @@ class ModelSync:
             ports.log.warning("version.not_evaluated", job=evaluation.model, why=str(error))
 
 
-def _begin(ports: Ports, job: str, now: int) -> str:
-    """Create a version of a model's checkpoint and queue its evaluation; return why that is impossible, else "".
+def _create_version(ports: Ports, job: str, now: int) -> str:
+    """Create a version of a model's checkpoint and queue its evaluation; return why that is impossible, or "".
 
     Slow and idempotent.
     """
@@ -154,16 +154,16 @@ def _begin(ports: Ports, job: str, now: int) -> str:
     return ""
 
 
-def _judged(ports: Ports, case: "JudgedCase") -> bool:
-    """Judge an evaluation; return whether it is over."""
-    judge_alone(ports, case)
+def _judge_case(ports: Ports, case: "JudgedCase") -> bool:
+    """Judge an evaluation; return whether it has ended."""
+    judge_and_store(ports, case)
     with ports.database.read() as tx:
         all_evaluations = evaluations.of_job(tx, case.evaluation.job)
     return all_evaluations is None or all_evaluations.state != "open"
 
 
 def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
-    """Return whether a saved step is due for evaluation and has no version in this generation."""
+    """Return whether a checkpoint is due for evaluation: it has passed a planned step without a version."""
     wanted, target = record.spec.evaluation, record.spec.target_step
     passed = [part * target for part in wanted.at if part * target <= newest.step] if wanted else []
     if not passed or versions.of_digest(tx, record.spec.name, newest.digest) is not None:
@@ -172,8 +172,8 @@ def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
     return not any(key and key[2] > record.fenced_attempt and key[1] >= passed[-1] for key in judged_steps)
 
 
-def _broken(tx: Connection, evaluation: EvaluationJob) -> str:
-    """Return why an evaluation will never have scores; "" if it may."""
+def _why_hopeless(tx: Connection, evaluation: EvaluationJob) -> str:
+    """Return why an evaluation will never have scores; "" if it may have some."""
     version: Version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.job)
     if record is None or record.removed_at is not None:
@@ -189,7 +189,7 @@ def _broken(tx: Connection, evaluation: EvaluationJob) -> str:
     return ""
 
 
-# A verdict from scores is stored once, in one transaction with everything that follows from it.
+# A verdict is stored once, in one transaction with its consequences.
 @dataclass(frozen=True, slots=True)
 class JudgedCase:
     """An evaluation to judge: the version, its model's definition, and the promoted version with its scores."""
@@ -201,7 +201,7 @@ class JudgedCase:
     compared: EvaluationJob | None = None  # evaluation of the promoted version; None: no gate compares with it
 
 
-def judge_alone(ports: Ports, case: JudgedCase) -> None:
+def judge_and_store(ports: Ports, case: JudgedCase) -> None:
     """Read the scores of an evaluation and store the verdict. Slow (minutes) and idempotent.
 
     Raises StoreError if the artifact store does not answer, OSError, and database errors; nothing is stored then.
@@ -227,7 +227,7 @@ def judge_alone(ports: Ports, case: JudgedCase) -> None:
                 evaluations.end(tx, case.evaluation, "scored", now)
             else:
                 _write(tx, case, judgement, now)
-    except Stale as error:  # a person was faster, or another version is promoted now: it is judged again
+    except Stale as error:  # a person has decided, or another version is promoted now: judged again
         ports.log.info("verdict.stale", version=case.version.name, why=str(error))
         return
     if judgement is not None:
@@ -235,7 +235,7 @@ def judge_alone(ports: Ports, case: JudgedCase) -> None:
 
 
 def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> None:
-    """Store that an evaluation has no usable scores; the version is as before the evaluation."""
+    """Store that an evaluation has no usable scores; the version returns to its state before the evaluation."""
     now = ports.clock.now()
     try:
         with ports.write() as tx:
@@ -252,7 +252,7 @@ def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> 
 
 
 def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
-    """Return the judgement by the gates; None for a version that was scored only for a comparison."""
+    """Return the judgement by the quality gates; None if the version was scored only to compare others with it."""
     scores = scores_of(ports, case.evaluation, case.version)
     if case.version.state != "evaluating":
         return None
@@ -268,7 +268,7 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
 
 
 def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> None:
-    """Store verdict, evidence, the state of the version and the new promotion. Raises Stale."""
+    """Store verdict, evidence, state of the version and, if it is automatic, the promotion. Raises Stale."""
     version, evaluation = case.version, case.evaluation
     in_force = versions.in_force(tx, version.model)
     if in_force != case.in_force:
@@ -276,7 +276,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
     evaluations.end(tx, evaluation, "scored", now)
     digest = gates_digest(case.spec, evaluation.scorer_digest)
     earlier = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)
-    if earlier is not None:  # the gates were changed meanwhile, and changed back
+    if earlier is not None:  # the gates were changed and changed back, so the verdict is stored already
         versions.move(tx, version, OF_VERDICT[earlier.verdict], f"as on {earlier.set_digest[:12]} before", now)
         return
     evidence = {
@@ -294,7 +294,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
 
 
 def newest_scored(tx: Connection, version: Version, like: EvaluationJob) -> EvaluationJob | None:
-    """Return the newest evaluation of a version with the same set and scorer, with any result."""
+    """Return the newest evaluation of a version, in any state, with the set and scorer of ``like``."""
     scored = [
         one
         for one in evaluations.of_version(tx, version)
@@ -337,7 +337,7 @@ def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scor
         scratch = Path(folder)
         try:
             items = items_of(ports, test_set)
-            scores = _fetched(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
+            scores = _fetch_scores(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
             with scores.open("rb") as stream:
                 expected = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
                 return read_scores(stream, **expected, items=items.items)
@@ -345,7 +345,7 @@ def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scor
             raise NoScores(str(error)) from None
 
 
-def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
+def _fetch_scores(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
     component = next((part for part in manifest.components if part.name == SCORES), None)
     if component is None:
         raise NoScores(
@@ -363,10 +363,10 @@ def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
     return target
 
 
-# The rollback watch: votes of users on the promoted version are evidence; evidence of harm rolls it back, once.
+# The rollback watch: if votes of users prove that the promoted version is harmful, it is rolled back, once.
 #
 # Votes are read outside the cycle. A rollback is one transaction, which checks that the watched version is still
-# promoted, so a crash leaves all of it or nothing.
+# promoted.
 ALARM, BLIND = "watch.alarm", conditions.BLIND
 _VOTES_EVERY_SECONDS = 60
 BY = "daemon"
@@ -374,9 +374,9 @@ BY = "daemon"
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The evidence of the votes on a version; ``usual`` is the share of worse votes without harm.
+    """The evidence of the votes on a version; ``usual`` is the share of worse votes that is normal, without harm.
 
-    ``digest`` is the SHA-256 of the lines read from ``source``; equal lines give equal evidence.
+    ``digest`` is the SHA-256 of the lines read from ``source``.
     """
 
     version: str
@@ -387,7 +387,7 @@ class Watch:
 
     @property
     def alarm(self) -> bool:
-        """Return whether harm was shown by this or an earlier vote."""
+        """Return whether the votes have ever proven harm."""
         return self.watched.alarm_at is not None
 
     @property
@@ -400,15 +400,15 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """A version to watch, with the file of its votes and the share of worse votes without harm."""
+class _WatchedVersion:
+    """A version to watch, with the file of its votes and the normal share of worse votes."""
 
     version: Version
     path: str
     usual: float
 
 
-_Mark = tuple[float, int, int, int]  # the usual share, and the identity of a file's content (size and times)
+_Mark = tuple[float, int, int, int]  # the usual share, and inode, size and modification time of a file
 _NEVER: _Mark = (0.0, 0, 0, 0)
 
 
@@ -420,8 +420,10 @@ def read_watch(version: Version, path: Path, usual: float) -> Watch:
     return Watch(version.name, str(path), usual, watched, votes.digest)
 
 
-def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: str) -> tuple[Version, Version | None]:
-    """Roll a version back because of its votes, which are kept. Raises Stale if it is no longer promoted."""
+def roll_back_by_votes(
+    tx: Connection, version: Version, evidence: Watch, now: int, by: str
+) -> tuple[Version, Version | None]:
+    """Roll a version back because of its votes, and store the evidence. Raises Stale if it is no longer promoted."""
     in_force = versions.in_force(tx, version.model)
     if in_force is None or in_force.number != version.number:
         raise Stale(f"the promoted version of {version.model}", version.name, in_force.name if in_force else "nothing")
@@ -440,22 +442,22 @@ def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: s
 
 
 class Watches:
-    """Checks votes from time to time. Its state (read files and their errors) need not survive a restart."""
+    """Checks votes once a minute. Its state (files that were read, and their errors) may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._again_at = 0
-        self._reading: dict[str, _Watched] = {}
-        self._read: dict[str, _Mark] = {}  # by version, the content that gave no alarm
+        self._reading: dict[str, _WatchedVersion] = {}
+        self._read: dict[str, _Mark] = {}  # by version, the identity of the newest file without an alarm
         self._blind: dict[str, str] = {}
 
-    def look(self, now: int) -> None:
-        """Read the votes on promoted versions, and roll back those with proven harm."""
+    def poll(self, now: int) -> None:
+        """Read the votes on promoted versions, and roll back versions with proven harm."""
         ports = self._ports
         if not self._reading and now >= self._again_at:
             self._again_at = now + _VOTES_EVERY_SECONDS
             with ports.database.read() as tx:
-                self._reading = {case.version.name: case for case in _watched(tx)}
+                self._reading = {case.version.name: case for case in _versions_to_watch(tx)}
         work = {name: partial(_read_votes, case, self._read.get(name)) for name, case in self._reading.items()}
         for name, answer in gather_apart(ports, "watch", "watch.unknown", work, None, "version").items():
             case = self._reading.pop(name)
@@ -463,26 +465,26 @@ class Watches:
                 continue
             mark, result = answer
             if isinstance(result, str):
-                self._tell(name, result, now)
+                self._record_blind(name, result, now)
                 continue
             self._blind.pop(name, None)
             self._read[name] = mark
             if result is not None and result.alarm:
-                self._take_back(case.version, result, now)
+                self._roll_back(case.version, result, now)
 
-    def _tell(self, name: str, why: str, now: int) -> None:
-        """Store, once, why a version is not watched."""
+    def _record_blind(self, name: str, why: str, now: int) -> None:
+        """Store and log, once, why a version cannot be watched."""
         if self._blind.get(name) != why:
             with self._ports.write() as tx:
                 events.append(tx, BLIND, name, now, why=why)
             self._ports.log.warning(BLIND, version=name, why=why, next=f"schedctl models watch {name}")
         self._blind[name] = why
 
-    def _take_back(self, version: Version, evidence: Watch, now: int) -> None:
+    def _roll_back(self, version: Version, evidence: Watch, now: int) -> None:
         try:
             with self._ports.write() as tx:
-                _, back = take_back(tx, version, evidence, now, BY)
-        except Stale as error:  # a person was faster
+                _, back = roll_back_by_votes(tx, version, evidence, now, BY)
+        except Stale as error:  # a person has rolled it back or promoted another version
             self._ports.log.info("watch.stale", version=version.name, why=str(error))
             return
         outcome = f"{back.name} is promoted again" if back else f"no version of {version.model} is promoted"
@@ -491,11 +493,10 @@ class Watches:
         )
 
 
-def _watched(tx: Connection) -> list[_Watched]:
+def _versions_to_watch(tx: Connection) -> list[_WatchedVersion]:
     """Return the promoted versions whose definition names a file of votes.
 
-    A version that was rolled back and then promoted by a person is not watched: its old votes would roll it back at
-    once.
+    A version that a person promotes again after a rollback is not watched, since its old votes would roll it back.
     """
     result = []
     for record in jobs.everything(tx):
@@ -505,12 +506,12 @@ def _watched(tx: Connection) -> list[_Watched]:
             continue
         moves = versions.promotions_of(tx, record.spec.name)
         if not any(move.kind == "rollback" and move.was == in_force.number for move in moves):
-            result.append(_Watched(in_force, wanted.votes, wanted.usual))
+            result.append(_WatchedVersion(in_force, wanted.votes, wanted.usual))
     return result
 
 
-def _read_votes(case: _Watched, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
-    """Return the identity of the file with its evidence, or its error; None if the file has not changed."""
+def _read_votes(case: _WatchedVersion, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
+    """Return the file's identity, and its evidence, an error text, or None if it has not changed since ``read``."""
     path = Path(case.path)
     try:
         status = path.stat()
