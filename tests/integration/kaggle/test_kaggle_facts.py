@@ -1,11 +1,23 @@
 """Facts about Kaggle that a session contradicts, as the adapter reports them with its end."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from jobs.spec import JobSpec
 from platforms.base import SessionState
+from scheduler.app import App, load_app
+from scheduler.core.plan import Placement, Plan, PlannedLane
+from scheduler.report.report import Need
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.facts.contradictions import settle
+from scheduler.service.requests import queue
+from scheduler.store import lease
+from scheduler.views.needs import needs
 from tests.lab.faults import Fault
 from tests.lab.patience import until
 
@@ -79,3 +91,45 @@ def test_a_kernel_that_is_deleted_without_a_cancel_contradicts_nothing(account: 
     account.adapter(force_stop="delete").stop(KEY, account.now(), force=True)
     until(lambda: not account.place.sessions() or not account.place.sessions()[0].live, "the end")
     assert account.until(KEY, SessionState.ENDED).contradicts == {}
+
+
+def required(app: App) -> list[Need]:
+    """Return the actions about facts."""
+    with app.database.read() as tx:
+        return [need for need in needs(tx, app.pools, 0, app.clock.now()) if need.what == "fact contradicted"]
+
+
+def test_a_lower_session_cap_is_an_action_until_the_settings_say_it(
+    account_at: Callable[..., Account], tmp_path: Path
+) -> None:
+    """From the push of a session by the daemon's cycle to the list of actions."""
+    account = account_at(240.0, session_cap_seconds=1_200)
+    account.app(tmp_path).database.close()
+    file = tmp_path / "settings.toml"
+    text = file.read_text()
+    file.write_text(text.replace('session_cap = "12h"\n', ""))
+    app = load_app(file, {})
+    spec = JobSpec("ufm", "manager", ("{python}", "-c", "import signal; signal.pause()"), 100, 1_000.0)
+    queue.add(app.database, [spec], account.now(), "test")
+    owner = lease.acquire(app.database, "test", 600)
+    assert owner is not None
+    log = structlog.get_logger()
+
+    def plan(snapshot: Any, _: Plan | None) -> Plan:
+        placement = Placement("kaggle", snapshot.now, snapshot.now + 7_200, (PlannedLane("ufm", 1, 1),))
+        return Plan(snapshot.now, () if account.place.sessions() else (placement,), ())
+
+    cycle = Cycle(replace(app.ports(log, owner.epoch), plan=plan, data_prefix=lambda _: ""))
+    until(lambda: cycle.run() and required(app), "an action", every=0.05)
+    (need,) = required(app)
+    assert (need.subject, need.remedy) == ("session_cap_seconds of kaggle", "schedctl config show")
+    start = "session_cap is 12h (shipped, Kaggle's documentation 2026-11-21), but uff-ufm-0001 shows otherwise: "
+    assert need.why.startswith(f"{start}Kaggle's time limit ended it after ")
+    settle(app.ports(log, owner.epoch), account.now())
+    assert required(app) == [need]
+    file.write_text(text)
+    reloaded = load_app(file, {})
+    settle(reloaded.ports(log, owner.epoch), account.now())
+    assert required(app) == []
+    reloaded.database.close()
+    app.database.close()
