@@ -370,9 +370,7 @@ def _differences(
 ) -> Iterator[str]:
     for key in sorted({*ours, *accounting}):
         mine = ours.get(key, [])
-        theirs = [
-            (_scheduled(rehearsal, first), _scheduled(rehearsal, last)) for first, last in accounting.get(key, ())
-        ]
+        theirs = [(_scheduled(rehearsal, start), _scheduled(rehearsal, end)) for start, end in accounting.get(key, ())]
         long = [last - first > _LEAVES_SECONDS * rehearsal.scale for first, last in theirs if (first, last) not in mine]
         if any(each not in theirs for each in mine) or any(long):
             yield f"accounting: of {key} Slurm has {_words(theirs, zone)}, the ledger {_words(mine, zone)}"

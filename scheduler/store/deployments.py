@@ -20,7 +20,6 @@ RESUMED = "deployment.resume"
 _RESUMED_MAX = 500
 _NOTHING: Mapping[str, Any] = {}
 
-
 _ALL = select(deployments).order_by(deployments.c.id)
 _ONE = _ALL.where(deployments.c.id == bindparam("id"))
 _LIVE = _ALL.where(deployments.c.state.in_(["intended", "serving"]))

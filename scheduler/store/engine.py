@@ -282,10 +282,8 @@ def _address_text(url: URL) -> str:
 
 _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
 
-
 # A server that disappeared is noticed within half a minute, not after the kernel's default of 15 minutes.
 _ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
-
 
 _AS_IT_IS = "&immutable=1"
 

@@ -62,7 +62,6 @@ _CURRENT = {
 # The epoch is checked, not the holder: a lease that was released has another epoch, so its former holder cannot write.
 _FENCE = select(table.c.epoch)
 
-
 _INSTANCE = "instance"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -92,7 +92,6 @@ def _text(value: Any) -> str | None:
 # SQLite numbers rows by itself only if the type of the column is exactly INTEGER.
 Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-
 # Declaration of tables: their metadata with the names of constraints, and columns that many tables have.
 #
 # Migrations create what is missing from these declarations: a column that is added later may be NULL, or its revision
@@ -231,10 +230,8 @@ deployments = table(
     sa.CheckConstraint("state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name="served_at"),
 )
 
-
 REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
-
 
 jobs = table(
     "jobs",

@@ -35,7 +35,6 @@ _TRAINING = tuple(field.name for field in fields(Telemetry) if field.name not in
 FIGURES = ("loss", "held_out_loss", *_TRAINING, *GPU_METRICS)
 """The names of a point's figures, as every export has them."""
 
-
 _LAST = select(func.max(series.c.step)).where(
     series.c.job == bindparam("job"), series.c.attempt == bindparam("attempt")
 )

@@ -272,6 +272,5 @@ def _answer(code: int, out: str, err: str) -> dict[str, Any]:
             case dict() if not code:
                 return {**document, "warnings": warnings}
     last = (err.strip().splitlines() or ["it said nothing"])[-1]
-    raise CommandFailed(
-        {"kind": "CommandFailed", "message": f"the command ended with {code}: {last}", "exit_code": code}
-    )
+    message = f"the command ended with {code}: {last}"
+    raise CommandFailed({"kind": "CommandFailed", "message": message, "exit_code": code})

@@ -188,7 +188,6 @@ _ALWAYS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The database cannot be read now.", "content": _PROBLEM},
 }
 
-
 _LISTS = {
     alias_of(name) for verb in VERBS.values() for name, one in verb.keywords.items() if "list[" in str(one.annotation)
 }

@@ -35,9 +35,7 @@ def acceptance(
         ),
     ] = None,
     only: Annotated[str, option("--only PROBE", "This probe alone.")] = "",
-    export: Annotated[
-        Path | None, option("--export FILE", "Write the newest result without account names; try nothing.")
-    ] = None,
+    export: Annotated[Path | None, option("--export FILE", "Write only the newest result, no account names.")] = None,
     yes: Yes = False,
 ) -> None:
     """Try out an account: short sessions settle what is only assumed of it. Shows plan and cost, and asks.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from jobs.advice import shape as shapes
 from jobs.advice.choice import Advice, Choice, Wishes, flags
 from jobs.advice.choice import advise as advise_on
 from jobs.advice.choice import compare as compare_machines
@@ -18,19 +19,6 @@ from jobs.advice.choice import files as job_files
 from jobs.advice.choice import picture as draw_machines
 from jobs.advice.memory import cadence
 from jobs.advice.seen import Measurement, read_seen, write_seen
-from jobs.advice.shape import (
-    GIB,
-    METHODS,
-    OFFLOADS,
-    OPTIMIZERS,
-    PARALLELS,
-    STACKS,
-    Card,
-    Shape,
-    find_cards,
-    find_shape,
-    recognised,
-)
 from jobs.catalogue import job_from_table
 from jobs.duration import parse_duration, show_duration
 from jobs.payload.bounded_file import read_bounded
@@ -85,9 +73,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         str,
         argument("MODEL", "A shipped name, OWNER/NAME[@REVISION] of the Hub, its config.json; or hours: see below."),
     ] = "",
-    machines: Annotated[
-        list[str] | None, argument("[CARD[xN]]...", "With --compare: the machines after its first.")
-    ] = None,
+    machines: Annotated[list[str] | None, argument("[CARD[xN]]...", "With --compare: the other machines.")] = None,
     on: Annotated[str, option("--on CARD[xN]|POOL", "Such as 4090, '5060ti x2', or a pool of yours.")] = "5060ti",
     method: Annotated[str, option("--method full|lora|qlora", "Default: LoRA where it fits, else QLoRA.")] = "",
     seq: Annotated[int, option("--seq", "Tokens of a row.", min=1, max=1 << 20)] = 2048,
@@ -112,22 +98,14 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     price: Annotated[
         float | None, option("--price", "Dollars an hour. Default: the pool's, else electricity.", min=0)
     ] = None,
-    compare: Annotated[
-        list[str] | None, option("--compare CARD[xN][=$]", "Machines side by side, with dollars an hour.")
-    ] = None,
+    compare: Annotated[list[str] | None, option("--compare CARD[xN][=$]", "Machines and prices, side by side.")] = None,
     picture: Annotated[Path | None, option("--picture FILE", "With --compare: time against money as SVG.")] = None,
     write: Annotated[Path | None, option("--write DIR", "Write the job, DeepSpeed's file and the lines.")] = None,
     explain: Annotated[bool, option("--explain", "Every figure with its formula and source.")] = False,
     read: Annotated[Path | None, option("--read FILE", "Take in what others measured (an advice.json).")] = None,
-    calibrate: Annotated[
-        bool, option("--calibrate", "Run a few real steps on this machine's card, and remember them.")
-    ] = False,
-    probe: Annotated[
-        bool, option("--probe", "Run two layers without weights, instead of believing the formula.")
-    ] = False,
-    python: Annotated[
-        str, option("--python PATH", "With --calibrate, --probe: the Python that has torch.")
-    ] = "python3",
+    calibrate: Annotated[bool, option("--calibrate", "Measure real steps on this machine's card; keep them.")] = False,
+    probe: Annotated[bool, option("--probe", "Run two layers without weights instead of using the formula.")] = False,
+    python: Annotated[str, option("--python PATH", "With --calibrate, --probe: the Python with torch.")] = "python3",
 ) -> None:
     """Show whether a model fits a machine, with which settings, time and cost.
 
@@ -153,7 +131,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if not model:
         cli.out.say(f"{len(measurements)} measurements are known now.")
         return
-    chosen = _one_of("--method", method, METHODS)
+    chosen = _one_of("--method", method, shapes.METHODS)
     wishes = Wishes(
         seq=seq,
         rows=max(rows, batch),
@@ -161,20 +139,20 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         methods=() if chosen is None else (chosen,),
         batch=batch,
         rank=rank,
-        stack=STACKS[_one_of("--stack", stack, tuple(STACKS)) or "finetune-compiled"],
+        stack=shapes.STACKS[_one_of("--stack", stack, tuple(shapes.STACKS)) or "finetune-compiled"],
         image=_pixels(image),
         ram_gib=ram,
         usd_per_hour=price,
         checkpointing={"on": True, "off": False}.get(_one_of("--checkpointing", checkpointing, ("on", "off")) or ""),
-        optimizer=_one_of("--optimizer", optimizer, OPTIMIZERS),
-        parallel=_one_of("--parallel", parallel, PARALLELS),
-        offload=_one_of("--offload", offload, OFFLOADS),
+        optimizer=_one_of("--optimizer", optimizer, shapes.OPTIMIZERS),
+        parallel=_one_of("--parallel", parallel, shapes.PARALLELS),
+        offload=_one_of("--offload", offload, shapes.OFFLOADS),
     )
-    shape = find_shape(model)
+    shape = shapes.find_shape(model)
     if probe:
         wishes = _run_layers(cli, shape, wishes, python)
     if calibrate:
-        if recognised(on) is None:
+        if shapes.recognised(on) is None:
             _place(cli, on, wishes)
             _queue_steps(cli, shape, wishes, on)
             return
@@ -214,7 +192,7 @@ def _pixels(image: str) -> tuple[int, int]:
     return pixels
 
 
-def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
+def _machine(cli: Cli, words: str) -> tuple[shapes.Card, int, float | None]:
     """Parse ``h100 x1=2.50``: GPU, count and dollars per hour (None: not given). Raises UsageFault, NotFound."""
     name, equals, price = words.partition("=")
     try:
@@ -227,13 +205,13 @@ def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
     return card, devices, wishes.usd_per_hour
 
 
-def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Measurement, ...]]:
+def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[shapes.Card, int, Wishes, tuple[Measurement, ...]]:
     """Return the GPU that ``words`` name, or the GPU of a pool with its price and the measurements of its runs."""
-    if (recognised_card := recognised(words)) is not None:
+    if (recognised_card := shapes.recognised(words)) is not None:
         return (*recognised_card, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
-        find_cards(words)  # raises NotFound with similar names
+        shapes.find_cards(words)  # raises NotFound with similar names
     from scheduler.service.facts.overheads import card_of, seen_of_runs
     from scheduler.store import jobs, rates, series
 
@@ -270,7 +248,7 @@ def _keep(own: Path, measurements: Sequence[Measurement]) -> tuple[Measurement, 
 
 
 # Calibration: real steps on this machine's GPU or in a short session on a pool; the results are measurements.
-def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
+def setups(shape: shapes.Shape, wishes: Wishes) -> list[dict[str, Any]]:
     """Return the setups that calibrate.py measures: each wanted method with and without checkpointing."""
     config = {
         "model_type": "qwen2" if shape.bias else "llama",
@@ -298,13 +276,13 @@ def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
             "compile": wishes.stack.compiled,
             "points": list(_POINTS),
         }
-        for method in wishes.methods or METHODS[1:]
+        for method in wishes.methods or shapes.METHODS[1:]
         for again in (True, False)
     ]
 
 
 def _run_steps(
-    cli: Cli, shape: Shape, wishes: Wishes, python: str, measurements: Sequence[Measurement]
+    cli: Cli, shape: shapes.Shape, wishes: Wishes, python: str, measurements: Sequence[Measurement]
 ) -> tuple[Measurement, ...]:
     """Measure on this machine's GPU, add the result to the own file, and return all measurements. Raises Refusal."""
     with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
@@ -315,12 +293,10 @@ def _run_steps(
         try:
             ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Refusal(
-                "nothing was measured", str(error), f"Name a Python that has torch: --python {python}"
-            ) from None
+            raise Refusal("nothing was measured", str(error), f"Name a Python with torch: --python {python}") from None
         if ended.returncode or not out.is_file():
             last = (ended.stderr.strip() or ended.stdout.strip() or "it said nothing").splitlines()[-1]
-            raise Refusal("nothing was measured", last[:300], "Name a Python that has torch: --python PATH")
+            raise Refusal("nothing was measured", last[:300], "Name a Python with torch: --python PATH")
         measured = read_seen(out)
     own = cli.paths.state_dir / _OWN
     result = _keep(own, (*measurements, *measured))
@@ -328,7 +304,7 @@ def _run_steps(
     return result
 
 
-def _run_layers(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
+def _run_layers(cli: Cli, shape: shapes.Shape, wishes: Wishes, python: str) -> Wishes:
     """Return the wishes with the memory that layers keep per token, measured without weights. Raises Refusal."""
     probed = []
     config = Path(shape.source)
@@ -343,13 +319,13 @@ def _run_layers(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
             kept = float(read_json(ended.stdout)["layer_bytes"])
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
             last = (str(getattr(error, "stderr", "") or "").strip().splitlines() or [str(error)])[-1]
-            raise Refusal("nothing was probed", last[:300], "Name a Python that has torch: --python PATH") from None
+            raise Refusal("nothing was probed", last[:300], "Name a Python with torch: --python PATH") from None
         probed.append((setup["method"], kept))
         cli.out.say(f"A layer keeps {kept:,.0f} bytes a token ({setup['method']}).")
     return replace(wishes, probed=tuple(probed))
 
 
-def _queue_steps(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:
+def _queue_steps(cli: Cli, shape: shapes.Shape, wishes: Wishes, pool: str) -> None:
     """Queue a short session that measures on a pool; its results are saved as a checkpoint."""
     name = f"calibrate-{shape.name.rpartition('/')[2].lower()}"[:40].rstrip("-._")
     out = "output/measured.json"
@@ -411,7 +387,7 @@ def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
         ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
         ("money", f"${one.usd:.2f}, {one.kwh:.1f} kWh" if tokens else ""),
         ("in time", _in_time(one, within) if within and tokens else ""),
-        ("machine", f"{one.storage.ram / GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
+        ("machine", f"{one.storage.ram / shapes.GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
         (
             "checkpoint",
             f"{one.storage.checkpoint / 1e9:.2f} GB, every {show_duration(document['checkpoint_every_seconds'])}",
@@ -447,7 +423,7 @@ def _explain(out: Output, advice: Advice, one: Choice) -> None:
     pace, card = one.pace, advice.card
     out.line()
     out.line(f"Memory of a device at its worst instant, the {one.memory.instant}:")
-    rows = [(part.name, f"{part.bytes / GIB:.2f}", part.formula) for part in one.memory.parts if part.bytes]
+    rows = [(part.name, f"{part.bytes / shapes.GIB:.2f}", part.formula) for part in one.memory.parts if part.bytes]
     out.table(("part", ">GiB", "formula"), [*rows, ("all", f"{one.memory.gib:.2f}", "")])
     out.line()
     micro = max(pace.floor, pace.fixed + pace.per_token * one.setup.tokens)
@@ -463,8 +439,8 @@ def _explain(out: Output, advice: Advice, one: Choice) -> None:
 
 def _show_comparison(
     out: Output,
-    shape: Shape,
-    machines: Sequence[tuple[Card, int, float | None]],
+    shape: shapes.Shape,
+    machines: Sequence[tuple[shapes.Card, int, float | None]],
     wishes: Wishes,
     measurements: Sequence[Measurement],
     path: Path | None,
@@ -531,11 +507,13 @@ def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
         "told": setup.text,
         **picked(setup, "method", "batch", "accumulate", "rows", "seq", "checkpointing", "parallel", "offload"),
         "gib": round(one.memory.gib, 2),
-        "allocated_gib": round(one.memory.allocated / GIB, 2),
+        "allocated_gib": round(one.memory.allocated / shapes.GIB, 2),
         "margin": round(one.margin, 3),
         "instant": one.memory.instant,
-        "parts": {part.name: {"gib": round(part.bytes / GIB, 3), "formula": part.formula} for part in one.memory.parts},
-        "ram_gib": round(one.storage.ram / GIB, 1),
+        "parts": {
+            part.name: {"gib": round(part.bytes / shapes.GIB, 3), "formula": part.formula} for part in one.memory.parts
+        },
+        "ram_gib": round(one.storage.ram / shapes.GIB, 1),
         "checkpoint_gb": round(one.storage.checkpoint / 1e9, 2),
         "disk_gb": round(one.storage.disk / 1e9, 1),
         "checkpoint_every_seconds": cadence(max(1.0, one.storage.checkpoint / _DISK_BYTES_A_SECOND)),

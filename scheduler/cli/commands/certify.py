@@ -35,9 +35,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one parameter for each option
     limit: Annotated[float, option("--limit", "Seconds that one run may take.", min=1, max=86_400)] = 600.0,
     python: Annotated[str, option("--python", "The interpreter that runs it; default: that of schedctl.")] = "",
     accept: Annotated[str, option("--accept", "The worst level that is good enough: E0, E1 or E2.")] = "E1",
-    output: Annotated[
-        Path | None, option("--output DIR", "Where to write document and badge; default: beside the script.")
-    ] = None,
+    output: Annotated[Path | None, option("--output DIR", "For document and badge; else beside the script.")] = None,
 ) -> None:
     """Interrupt a script in many ways on this machine, and check that it resumes as if nothing had happened.
 

@@ -17,7 +17,7 @@ from jobs.payload.scorers.items import BadItems, read_items
 from jobs.problem import InvalidInput, NotFound, Refusal
 from jobs.secret_scan import PERSONAL, require_no_secrets
 from jobs.size import counted, size
-from scheduler.cli.commands.job_options import AllowSecrets, allowing
+from scheduler.cli.commands.job_options import allowing
 from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
@@ -36,30 +36,27 @@ _BUILDS = 1_000  # number of newest builds whose times are shown
 
 @command("schedctl corpus build")
 @allowing
-def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
+def build(cli: Cli) -> None:
     """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
 
     Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
     corpus builds it.
     """
-    del allow_secrets  # ``allowing`` has used it
     data = cli.app.training_data
     before = data.folder.current().version
     manifest = data.build(cli.who, _progress(cli))
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
-    other_jobs = sorted(
-        name for version, names in users.items() if version not in {"", manifest.version} for name in names
-    )
-    cli.out.data({"corpus": corpus_json(manifest), "before": before, "jobs_elsewhere": other_jobs})
+    others = sorted(name for version, names in users.items() if version not in {"", manifest.version} for name in names)
+    cli.out.data({"corpus": corpus_json(manifest), "before": before, "jobs_elsewhere": others})
     same = " It was the current version before." if before == manifest.version else ""
     cli.out.line(f"Corpus {manifest.version}: {_amount(manifest)}, {_held_out(manifest)} held out.{same}")
     if before not in {"", manifest.version}:
         cli.out.say(f"What changed: schedctl corpus diff {before} {manifest.version}")
-    if other_jobs:
+    if others:
         cli.out.say(
-            f"{listed(other_jobs)} {'stays' if len(other_jobs) == 1 else 'stay'} on another version. "
-            f"To change over: schedctl queue update {other_jobs[0]} --corpus newest"
+            f"{listed(others)} {'stays' if len(others) == 1 else 'stay'} on another version. "
+            f"To change over: schedctl queue update {others[0]} --corpus newest"
         )
     cli.wake_daemon()
 
@@ -208,9 +205,7 @@ def show_leaks(
     cli: Cli,
     file: Annotated[Path, argument("SET", "A test set: a file of items.")],
     version: Annotated[str | None, option("--corpus VERSION", "Default: the current one.")] = None,
-    model: Annotated[
-        str | None, option("--model MODEL[@N]", "All that this and its ancestors were trained on instead.")
-    ] = None,
+    model: Annotated[str | None, option("--model MODEL[@N]", "What it and its ancestors trained on instead.")] = None,
 ) -> None:
     """Show which items of a test set stand in a corpus, also reformatted, reworded or with other names."""
     folder = cli.app.training_data.folder
@@ -287,13 +282,11 @@ def verify_corpora(cli: Cli, version: Annotated[str | None, argument("VERSION", 
 def scan(
     cli: Cli,
     version: Annotated[str | None, argument("VERSION", "Its beginning is enough; default: the current one.")] = None,
-    allow_secrets: AllowSecrets = False,
 ) -> None:
     """Search a version for secrets and personal data. Exits with 6 when it holds any.
 
     E-mail addresses, phone numbers, IBANs and card numbers count as personal data. No upload is needed.
     """
-    del allow_secrets  # ``allowing`` has used it
     folder = cli.app.training_data.folder
     manifest = folder.open(folder.find(version or folder.current().version))
     require_no_secrets(folder.root, sorted(manifest.folder.glob("*.jsonl")), PERSONAL)

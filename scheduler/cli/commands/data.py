@@ -19,12 +19,8 @@ from scheduler.cli.shell.context import Cli
 def check_data(
     cli: Cli,
     path: Annotated[Path, argument("PATH", "The folder of --data, or one file of records.")],
-    length: Annotated[
-        int | None, option("--length N", "Tokens of a row: count the records that are cut.", min=1)
-    ] = None,
-    model: Annotated[
-        Path | None, option("--tokenizer FOLDER", "Count in tokens of this model (needs transformers).")
-    ] = None,
+    length: Annotated[int | None, option("--length N", "Tokens of a row: count the records it cuts.", min=1)] = None,
+    model: Annotated[Path | None, option("--tokenizer FOLDER", "Count in its tokens (needs transformers).")] = None,
     skip_at_most: Annotated[float, option("--skip-at-most PERCENT", "As of the trainer.", min=0)] = SKIP_AT_MOST,
 ) -> None:
     """Show what a training reads of its data: records, what is left out, lengths, copies, examples.

@@ -108,9 +108,7 @@ def _upgrade(cli: Cli) -> None:
 def backup_all(
     cli: Cli,
     folder: Annotated[Path, argument("DIR", "A new or empty folder.")],
-    artifacts: Annotated[
-        bool, option("--artifacts", "Also the artifact store: checkpoints, code, inputs, corpora.")
-    ] = False,
+    artifacts: Annotated[bool, option("--artifacts", "Also the store: checkpoints, code, inputs, corpora.")] = False,
 ) -> None:
     """Write database and settings into a folder while the daemon goes on, and prove that they can be restored.
 

@@ -64,9 +64,7 @@ def check_settings(cli: Cli) -> None:
 def doctor(
     cli: Cli,
     platform: Annotated[str, argument("", "Look closely at the pools of this platform instead.")] = "",
-    probe: Annotated[
-        bool, option("--probe", "Run a small session there, which takes minutes and costs little.")
-    ] = False,
+    probe: Annotated[bool, option("--probe", "Run a small session there; it takes minutes and costs little.")] = False,
 ) -> None:
     """Check all that the scheduler needs, each with its remedy. It takes a minute at most.
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,24 +19,27 @@ from scheduler.cli.shell.exits import UsageFault, pair_of
 DryRun = Annotated[bool, option("--dry-run", "Show the job, its plan and what would be uploaded; change nothing.")]
 Expect = Annotated[str, option("--expect DIGEST", "Add only what a dry run showed: its fingerprint.")]
 
-AllowSecrets = Annotated[bool, option("--allow-secrets", "What looks like a secret is none: note it, and upload it.")]
+_AllowSecrets = Annotated[bool, option("--allow-secrets", "What looks like a secret is none: note it, and upload it.")]
 
 
 def allowing(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that is repeated with ``allow_secrets`` after it noted a found secret as allowed."""
+    """Return a command with ``--allow-secrets``: it notes each secret that is found as allowed, and is repeated."""
 
     @wraps(command)
-    def again(cli: Cli, *, allow_secrets: bool, **arguments: Any) -> None:
+    def again(cli: Cli, *, allow_secrets: bool = False, **arguments: Any) -> None:
         from jobs.secret_scan import SecretsFound
 
         while True:
             try:
-                return command(cli, allow_secrets=allow_secrets, **arguments)
+                return command(cli, **arguments)
             except SecretsFound as found:
                 if not allow_secrets:
                     raise
                 cli.out.say(found.allow())
 
+    own, kind = signature(command), Parameter.KEYWORD_ONLY
+    allow = Parameter("allow_secrets", kind, default=False, annotation=_AllowSecrets)
+    again.__signature__ = own.replace(parameters=[*own.parameters.values(), allow])  # type: ignore[attr-defined]
     return again
 
 

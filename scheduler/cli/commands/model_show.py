@@ -74,11 +74,9 @@ def show_version(cli: Cli, version: NamedVersion) -> None:
     cli.out.facts(_facts(facts))
     for verdict in facts.verdicts:
         _show_verdict(cli, verdict)
-    for ruling in facts.overrules:
+    for one in facts.overrules:
         cli.out.line()
-        cli.out.line(
-            f"{ruling.by} changed {ruling.was} to {ruling.verdict}, {cli.out.instant(ruling.at)}: {ruling.why}"
-        )
+        cli.out.line(f"{one.by} changed {one.was} to {one.verdict}, {cli.out.instant(one.at)}: {one.why}")
     cli.out.line()
     for line in models.tree(family, {one.in_force: "promoted" for one in family if one.in_force}):
         cli.out.line(line)

@@ -223,9 +223,7 @@ def watch(
     cli: Cli,
     name: NamedVersion,
     votes: Annotated[Path | None, option("--votes FILE", "Default: what the model's evaluation names.")] = None,
-    usual: Annotated[
-        float | None, option("--usual", "Share of worse votes that is no harm.", min=0.001, max=0.999)
-    ] = None,
+    usual: Annotated[float | None, option("--usual", "Harmless share of worse votes.", min=0.001, max=0.999)] = None,
     rollback: Annotated[bool, option("--rollback", "Take it back if harm is shown.")] = False,
 ) -> None:
     """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""

@@ -71,10 +71,8 @@ def explain(cli: Cli, job: Job) -> None:
         share = share_now(tx, job)
         live = {run.key: run for run in runs.live(tx)}
         waits = queue_waits.of(tx, live)
-    planned = (
-        [placement for placement in plan.placements if any(lane.job == job for lane in placement.lanes)] if plan else []
-    )
-    deferral = next((placement for placement in plan.deferrals if placement.job == job), None) if plan else None
+    planned = [one for one in plan.placements if any(lane.job == job for lane in one.lanes)] if plan else []
+    deferral = next((one for one in plan.deferrals if one.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
     queues = [
         (run, wait)

@@ -18,17 +18,9 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault, pair_of
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
+from scheduler.planner.questions import whatif
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
 from scheduler.planner.questions.orders import POLICIES
-from scheduler.planner.questions.whatif import (
-    DeviceChoice,
-    Edit,
-    SetDevices,
-    SetHours,
-    SetWeight,
-    TakeDown,
-    UnknownName,
-)
 from scheduler.service.requests.questions import ask_devices, ask_what_if
 from scheduler.views.documents import picked, plan_json
 from scheduler.views.plan_history import SessionChange, compare
@@ -115,7 +107,7 @@ def _deadline(outlook: JobOutlook | None) -> str:
     return "met" if outlook.on_time else "missed"
 
 
-def show_devices(out: Output, job: str, choices: Sequence[DeviceChoice]) -> None:
+def show_devices(out: Output, job: str, choices: Sequence[whatif.DeviceChoice]) -> None:
     """Write what each count of devices means for a job, pool by pool."""
     out.line()
     out.line(f"{job}, trained without a break from now on:")
@@ -187,9 +179,7 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
 )
 def show_what_if(
     cli: Cli,
-    add_job: Annotated[
-        list[Path] | None, option("--add-job FILE", "With the job of this file; may be repeated.")
-    ] = None,
+    add_job: Annotated[list[Path] | None, option("--add-job FILE", "With this file's job; may be repeated.")] = None,
     pool: Annotated[
         list[str] | None,
         option("--pool NAME=HOURS|down", "With so many hours a window, or without it; may be repeated."),
@@ -226,7 +216,7 @@ def show_what_if(
     try:
         choices = {edit.job: ask_devices(cli.planning_context, edit.job) for edit in counts}
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
-    except UnknownName as error:
+    except whatif.UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
         raise NotFound(f"unknown {error.kind}", why, meant(error.name, error.names, _LISTINGS[error.kind])) from None
     data = {job: [asdict(one) for one in options] for job, options in choices.items()}
@@ -244,32 +234,32 @@ def show_what_if(
         show_devices(cli.out, job, options)
 
 
-def _pool_edit(words: str) -> Edit:
+def _pool_edit(words: str) -> whatif.Edit:
     name, value = pair_of("--pool", words, "NAME=HOURS or NAME=down")
     if value == "down":
-        return TakeDown(name)
+        return whatif.TakeDown(name)
     amount = _number("--pool", words, value)
     if not 0 <= amount <= _HOURS_MAX:
         why = f"hours of a window are from 0 to {_HOURS_MAX:,}"
         raise UsageFault(f"--pool {words} cannot be used", why, "Write it like kaggle=20")
-    return SetHours(name, amount)
+    return whatif.SetHours(name, amount)
 
 
-def _weight_edit(words: str) -> Edit:
+def _weight_edit(words: str) -> whatif.Edit:
     name, value = pair_of("--priority", words, "JOB=NUMBER")
     amount = _number("--priority", words, value)
     if not RANGES["priority"].holds(amount):
         why = f"{amount:g} is not in the range {RANGES['priority']}"
         raise UsageFault(f"--priority {words} cannot be used", why, "Write it like ufm=2")
-    return SetWeight(name, amount)
+    return whatif.SetWeight(name, amount)
 
 
-def _devices_edit(words: str) -> SetDevices:
+def _devices_edit(words: str) -> whatif.SetDevices:
     name, value = pair_of("--devices", words, "JOB=COUNT")
     if not (count := digits(value, _DEVICES_MAX)):
         why = f"a count of devices is a whole number from 1 to {_DEVICES_MAX:,}"
         raise UsageFault(f"--devices {words} cannot be used", why, "Write it like ufm=2")
-    return SetDevices(name, count)
+    return whatif.SetDevices(name, count)
 
 
 def _number(option: str, words: str, value: str) -> float:

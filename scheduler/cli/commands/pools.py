@@ -154,13 +154,11 @@ def cost(
     Spent includes what is reserved for sessions that run. Jobs that share a session share its cost by their devices.
     """
     with cli.app.database.read() as tx:
-        costs_by_week = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
-    total = [sum(getattr(one, name) for one in costs_by_week) for name in ("microdollars", "planned_microdollars")]
-    cli.out.data(
-        {"costs": [asdict(one) for one in costs_by_week], "microdollars": total[0], "planned_microdollars": total[1]}
-    )
+        rows = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
+    total = [sum(getattr(one, name) for one in rows) for name in ("microdollars", "planned_microdollars")]
+    cli.out.data({"costs": [asdict(one) for one in rows], "microdollars": total[0], "planned_microdollars": total[1]})
     cli.out.listing(
-        costs_by_week,
+        rows,
         {
             "week": lambda one: local(one.week, cli.out.zone, "%G-W%V"),
             "job": lambda one: one.job or "(not of a job)",
@@ -172,6 +170,4 @@ def cost(
         },
     )
     spent, planned = (amount(value, "microdollars") for value in total)
-    cli.out.line(
-        f"Spent {spent}, planned {planned}. What is left: schedctl quota" if costs_by_week else "Nothing was spent."
-    )
+    cli.out.line(f"Spent {spent}, planned {planned}. What is left: schedctl quota" if rows else "Nothing was spent.")

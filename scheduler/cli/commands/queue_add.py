@@ -47,22 +47,18 @@ _STEPS_PER_HOUR = 1_000  # if the user gives none; the first session measures it
 def add(
     cli: Cli,
     file: Annotated[Path | None, argument("FILE", "A job definition (TOML).")] = None,
-    models: Annotated[
-        bool, option("--models", "Add every model of the settings that is not in the queue yet.")
-    ] = False,
+    models: Annotated[bool, option("--models", "Add each model of the settings that is not in the queue yet.")] = False,
     fields: Annotated[dict[str, Any], options.described("max_time")] = options.NOTHING,
     go_on: Annotated[
         bool, option("--continue", "Go on from what a removed job of this name saved, instead of from step 0.")
     ] = False,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
-    allow_secrets: options.AllowSecrets = False,
 ) -> None:
     """Add a job from a file or options, or all models of the settings.
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    del allow_secrets  # ``allowing`` has used it
     table = options.table_of(fields)
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
@@ -209,13 +205,11 @@ def warn_of_job(cli: Cli, name: str) -> None:
 def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
     """Write warnings for the reasons that :func:`foreseen` returned."""
     for name, reason in reasons.items():
-        sentence = reason.sentence(cli.out.zone)
+        words = reason.sentence(cli.out.zone)
         if isinstance(reason, DeadlineUnreachable):
-            cli.out.warn(
-                f"{name}: its {sentence}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}"
-            )
+            cli.out.warn(f"{name}: its {words}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}")
         else:
-            cli.out.warn(f"{name} can never start here: {sentence}. See: schedctl pools; schedctl queue edit {name}")
+            cli.out.warn(f"{name} can never start here: {words}. See: schedctl pools; schedctl queue edit {name}")
 
 
 def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:

@@ -42,7 +42,6 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 # docs/configuration.md tells every key, its range, and its default where it is left out.
 """
 
-
 RECIPE = "recipe.json"
 _BYTES_MAX = 1 << 20
 
@@ -223,20 +222,15 @@ def _same(was: Any, word: str) -> bool:
     "schedctl queue update ufm --corpus newest",
 )
 @options.allowing
-def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def update(
     cli: Cli,
     job: Job,
     code: Annotated[Path | None, option("--code DIR", "Default: where it was taken from.")] = None,
     commit: Annotated[str, option("--commit", "That commit of it, not the files as they are now.")] = "",
     requirements: Annotated[Path | None, option("--requirements FILE", "The packages it needs, locked now.")] = None,
-    inputs: Annotated[
-        list[str] | None, option("--input NAME[=SOURCE]", "Take this input again; may be repeated.")
-    ] = None,
+    inputs: Annotated[list[str] | None, option("--input NAME[=SOURCE]", "Take it again; may be repeated.")] = None,
     corpus: Annotated[str | None, option("--corpus VERSION", "Train on this version of the corpus; or newest.")] = None,
-    secrets: Annotated[
-        list[str] | None, option("--secret NAME", "The secrets it is given, all of them; may be repeated.")
-    ] = None,
-    allow_secrets: options.AllowSecrets = False,
+    secrets: Annotated[list[str] | None, option("--secret NAME", "All secrets it is given; may be repeated.")] = None,
 ) -> None:
     """Take a job's code and packages again for its next session, or what is named.
 
@@ -244,7 +238,6 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
     with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
     none). A job whose mixture says renew = "update" takes up the newest corpus.
     """
-    del allow_secrets  # ``allowing`` has used it
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
     named = code is not None or commit or requirements is not None

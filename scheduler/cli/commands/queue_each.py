@@ -1,6 +1,7 @@
 """Commands that change jobs one by one: hold, release, cancel, retry, remove, priority, move."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 from jobs.definition import RANGES
@@ -15,6 +16,7 @@ from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active, Cancelled, Failed, Held, JobState, Queued
 from scheduler.service.requests import queue
 from scheduler.store import jobs
+from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
 
@@ -35,7 +37,7 @@ All = Annotated[bool, option("--all", "Every job that this can be done to, inste
 @command("schedctl queue retry ufm", "schedctl queue retry --all")
 def retry(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let failed jobs try again at once, with a fresh count of failures. With --all, every failed one."""
-    _change(cli, names, everything, "tried again", lambda name: queue.retry(cli.app.database, name, cli.now, cli.who))
+    _change(cli, names, everything, "tried again", queue.retry)
 
 
 @command("schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
@@ -44,22 +46,19 @@ def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = Fal
 
     With --all, every job that is not over, after a confirmation.
     """
-    change = queue.cancel
-    _change(
-        cli, names, everything, "cancelled", lambda name: change(cli.app.database, name, cli.now, cli.who, why), yes=yes
-    )
+    _change(cli, names, everything, "cancelled", partial(queue.cancel, why=why), yes=yes)
 
 
 @command("schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
 def hold(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False) -> None:
     """Keep jobs from starting; a running session saves and ends."""
-    _change(cli, names, everything, "held", lambda name: queue.hold(cli.app.database, name, why, cli.now, cli.who))
+    _change(cli, names, everything, "held", lambda db, name, now, by: queue.hold(db, name, why, now, by))
 
 
 @command("schedctl queue release ufm", "schedctl queue release --all")
 def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let held, failed or cancelled jobs run again; with --all, the held ones. Cancelled ones are named."""
-    _change(cli, names, everything, "released", lambda name: queue.release(cli.app.database, name, cli.now, cli.who))
+    _change(cli, names, everything, "released", queue.release)
 
 
 def _change(
@@ -67,7 +66,7 @@ def _change(
     names: Sequence[str] | None,
     everything: bool,
     done: str,
-    change: Callable[[str], JobRecord],
+    change: Callable[[Database, str, int, str], JobRecord],
     *,
     yes: bool = True,
 ) -> None:
@@ -91,7 +90,7 @@ def _change(
     changed, refused = [], []
     for record in records:
         try:
-            changed.append(change(record.spec.name))
+            changed.append(change(cli.app.database, record.spec.name, cli.now, cli.who))
         except Refusal as error:
             if len(records) == 1:
                 raise
@@ -158,9 +157,7 @@ def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
 def weigh(
     cli: Cli,
     job: Job,
-    value: Annotated[
-        float, argument("PRIORITY", "Value of one training hour relative to other jobs; new jobs have 1.")
-    ],
+    value: Annotated[float, argument("PRIORITY", "Value of a training hour relative to other jobs; new jobs have 1.")],
 ) -> None:
     """Change the priority of a job: the planner multiplies each of its hours by it."""
     if not RANGES["priority"].holds(value):

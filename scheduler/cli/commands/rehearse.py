@@ -30,9 +30,7 @@ _SCALE = 3_600.0
 )
 def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     cli: Cli,
-    out: Annotated[Path, option("--out", "Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
-        "out/week"
-    ),
+    out: Annotated[Path, option("--out", "Folder of the rehearsal; an earlier one is replaced.")] = Path("out/week"),
     hours: Annotated[float, option("--hours", "Scheduled hours to run.", min=0.01, max=24 * 366)] = 168.0,
     scale: Annotated[
         float | None,
@@ -57,9 +55,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
             "bucket, role and region come from --config, credentials from AWS's usual places.",
         ),
     ] = "",
-    slurm: Annotated[
-        bool, option("--slurm", "Add the Slurm cluster of this machine as one more pool, named slurm.")
-    ] = False,
+    slurm: Annotated[bool, option("--slurm", "Add this machine's Slurm cluster as one more pool: slurm.")] = False,
 ) -> None:
     """Rehearse a week on this machine in minutes. Daemon, database and training are real, the clock is scaled.
 

@@ -25,16 +25,12 @@ _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".m
 )
 def weekly(
     cli: Cli,
-    week: Annotated[
-        str | None, option("--week", "ISO week, like 2026-W47, or this; the last one that is over.")
-    ] = None,
+    week: Annotated[str | None, option("--week", "ISO week like 2026-W47, or this; the last one that is over.")] = None,
     form: Annotated[
         Literal["text", "html", "markdown", "json", "slack"] | None,
         option("--format", "What to write; what the file's ending says, else text."),
     ] = None,
-    out: Annotated[
-        Path | None, option("--out", "Write to this file; .html, .md and .json say the format as well.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "Write to this file; .html, .md and .json say the format.")] = None,
     send: Annotated[bool, option("--send", "Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show the report of a week: headline, actions, models, hours and money."""

@@ -115,9 +115,7 @@ def logs(
     follow: Annotated[bool, option("--follow -f", "Go on until the run ends.")] = False,
     tail: Annotated[int | None, option("--tail -n", "Only the last N lines so far.", min=0)] = None,
     lane: Annotated[int | None, option("--lane", "Only the lines of this lane.", min=0)] = None,
-    raw: Annotated[
-        bool, option("--raw", "With what moves the cursor and colours a terminal; secrets stay hidden.")
-    ] = False,
+    raw: Annotated[bool, option("--raw", "With what moves a cursor and colours text; secrets stay hidden.")] = False,
 ) -> None:
     """Write what a session printed. What steers a terminal is left out. With --json, one object a line."""
     with cli.app.database.read() as tx:
@@ -155,9 +153,7 @@ def logs(
 def stop(
     cli: Cli,
     key: Key,
-    why: Annotated[
-        str, option("--reason --why TEXT", "It is kept and shown, and given to the session.")
-    ] = "stopped by hand",
+    why: Annotated[str, option("--reason --why TEXT", "Kept, shown, and given to the session.")] = "stopped by hand",
 ) -> None:
     """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
     with cli.app.database.read() as tx:
@@ -183,9 +179,7 @@ def stop(
 def lost(
     cli: Cli,
     key: Key,
-    proof: Annotated[
-        str, option("--proof", "How you know that the session is dead; kept for ever.", callback=_proof_text)
-    ],
+    proof: Annotated[str, option("--proof", "How you know that it is dead; kept for ever.", callback=_proof_text)],
     ended: Annotated[
         int | None,
         option(

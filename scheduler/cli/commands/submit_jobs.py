@@ -72,11 +72,9 @@ def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
 
 def name_of(prefix: str, chosen: dict[str, str], number: int) -> str:
     """Return the name of one job of a sweep: prefix and values, or its number if that is too long."""
-    listing = "-".join(
-        re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items()
-    )
-    name = f"{prefix}-{listing}"
-    return name if listing and len(name) <= _NAME_MAX else f"{prefix[: _NAME_MAX - 4]}-{number:03d}"
+    words = "-".join(re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items())
+    name = f"{prefix}-{words}"
+    return name if words and len(name) <= _NAME_MAX else f"{prefix[: _NAME_MAX - 4]}-{number:03d}"
 
 
 def _values(words: str, text: str) -> list[str]:
@@ -110,13 +108,10 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     sweep: Annotated[
         list[str] | None, option("--sweep KEY=VALUES", "A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated.")
     ] = None,
-    halving: Annotated[
-        int | None, option("--halving N", "Of a sweep, only the best 1 in N trains on at each rung.", min=2)
-    ] = None,
+    halving: Annotated[int | None, option("--halving N", "At each rung only the best 1 in N trains on.", min=2)] = None,
     metric: Annotated[str | None, option("--metric", "What --halving compares; add :high if higher is better.")] = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
-    allow_secrets: options.AllowSecrets = False,
     and_wait: Annotated[bool, option("--and-wait", "Wait until it is done; 9 if it is not.")] = False,
     follow: Annotated[bool, option("--follow -f", "As --and-wait, and write what its sessions print.")] = False,
 ) -> None:
@@ -125,7 +120,6 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Its speed is measured by a short trial here, as a session would run it. A script that saves no checkpoints takes
     --max-time instead of --target-step: what it leaves in ./output is collected. Options of the script go after --.
     """
-    del allow_secrets  # ``allowing`` has used it
     table = options.table_of(fields)
     folder, command = command_of(script, arguments or ())
     word = command[1]

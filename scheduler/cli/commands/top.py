@@ -75,9 +75,7 @@ def top(
     cli: Cli,
     once: Annotated[bool, option("--once", "Draw one picture and leave.")] = False,
     every: Annotated[float, option("--every SECONDS", "Seconds between looks.", min=0.2)] = 2.0,
-    order: Annotated[
-        str, option("--order", "Order of the jobs: place (queue position), progress, state or name.")
-    ] = "place",
+    order: Annotated[str, option("--order", "Order: place (in the queue), progress, state or name.")] = "place",
 ) -> None:
     """Watch what runs, what is left and what waits. Keys: ? shows them all, q leaves.
 

@@ -30,9 +30,7 @@ _LIMITED = "The agent's name: its changes are made under it, within the hours th
 @command("schedctl web serve", "schedctl web serve --port 8080")
 def serve(
     cli: Cli,
-    port: Annotated[
-        int | None, option("--port", "Instead of that of the settings; 0 is any free one.", min=0, max=65_535)
-    ] = None,
+    port: Annotated[int | None, option("--port", "Instead of the settings'; 0: any free.", min=0, max=65_535)] = None,
 ) -> None:
     """Serve the status page until SIGTERM or Ctrl-C. The daemon need not run.
 
@@ -73,9 +71,7 @@ def _tell(cli: Cli, address: str) -> None:
 @command("schedctl port", "schedctl port --describe", "schedctl port --agent elias")
 def port(
     cli: Cli,
-    describe: Annotated[
-        bool, option("--describe", "Write the verbs with their arguments and answers as JSON schemas.")
-    ] = False,
+    describe: Annotated[bool, option("--describe", "Write the verbs' arguments and answers as JSON schemas.")] = False,
     agent: Annotated[str, option("--agent NAME", _LIMITED)] = "",
 ) -> None:
     """Answer a program over standard input and output. A frame is four bytes of length, then JSON.

@@ -11,16 +11,7 @@ from typing import Any
 from jobs.environment.tool import NoWheel, download, find_tools
 from jobs.nouns.pool import Pool
 from jobs.payload.bounds import read_json
-from jobs.payload.store.lock import (
-    LOCK,
-    LOCK_BYTES_MAX,
-    WHEELS,
-    encode_wheels,
-    lock_prefix,
-    parse_lock,
-    wheels_digest,
-    wheels_prefix,
-)
+from jobs.payload.store import lock as locks
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import code_prefix
 from jobs.spec import JobSpec
@@ -112,8 +103,8 @@ def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
     if spec.requirements is None or image.target is None:
         return {}
     digest = spec.requirements.digest
-    wheels = {} if image.internet else {"wheels": wheels_prefix(digest, image.target.name)}
-    return {"lock": lock_prefix(digest), **wheels}
+    wheels = {} if image.internet else {"wheels": locks.wheels_prefix(digest, image.target.name)}
+    return {"lock": locks.lock_prefix(digest), **wheels}
 
 
 def lane_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
@@ -156,24 +147,26 @@ def _store_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str,
     if image.target is None:
         return
     target = image.target.name
-    prefix = wheels_prefix(lock, target)
-    if ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:
+    prefix = locks.wheels_prefix(lock, target)
+    if ports.artifacts.size(f"{prefix}/{locks.WHEELS}") is not None:
         return
     if not find_tools().pip:
         raise NoWheel("uv cannot fetch wheels, and the daemon's Python has no pip. Install pip beside it")
-    pins = parse_lock(ports.artifacts.read(f"{lock_prefix(lock)}/{LOCK}", LOCK_BYTES_MAX), lock).targets[target]
+    pins = locks.parse_lock(
+        ports.artifacts.read(f"{locks.lock_prefix(lock)}/{locks.LOCK}", locks.LOCK_BYTES_MAX), lock
+    ).targets[target]
     tell("fetches them from the package index")
     with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
         needed = [pin for pin in pins if not image.has(pin.name)]
         files = download(needed, image.target, Path(folder), variables) if needed else []
         with ports.write() as tx:
-            trees.note(tx, "wheels", wheels_digest(lock, target), None)
+            trees.note(tx, "wheels", locks.wheels_digest(lock, target), None)
         digests = {}
         for number, file in enumerate(files):
             tell(f"stores them, {number} of {len(files)}")
             digests[file.name] = sha256_file(file)
             ports.artifacts.create(f"{prefix}/{digests[file.name]}", file)
-        ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(digests))
+        ports.artifacts.create(f"{prefix}/{locks.WHEELS}", locks.encode_wheels(digests))
 
 
 # Lanes of a session, stored in the artifact store before its launch.

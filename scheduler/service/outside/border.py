@@ -67,10 +67,7 @@ class RejectedInput:
     refusals: tuple[Rejection, ...]
 
 
-# -- reports of sessions
-# -------------------------------------------------------------------------------------------------
-
-
+# Reports of sessions.
 def report(
     data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
 ) -> tuple[LaneReport | None, list[Rejection]]:
@@ -155,10 +152,7 @@ def known_attempts(tx: Connection, job: str, ahead: int, now: int) -> KnownAttem
     return KnownAttempts(record.furthest_step, runs.attempts(tx, job), record.attempts + ahead, now)
 
 
-# -- answers of platforms
-# ------------------------------------------------------------------------------------------------
-
-
+# Answers of platforms.
 def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> ValidatedAnswer:
     """Query a platform about sessions; return the valid answers by run ID, and the rejected values.
 
@@ -331,9 +325,7 @@ def _platform(ports: Ports, pool: str, action: str) -> Any:
         raise PlatformError(pool, action, why, "put it back until its runs end") from None
 
 
-# -- rejected values --------------------------------------------------------------------------------------------------
-
-
+# Rejected values.
 class RejectionLog:
     """Writes events of rejected values: one for each subject and kind, and the total when a run has ended."""
 
@@ -366,9 +358,9 @@ class RejectionLog:
         if len(last) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in last):
             return  # the previous daemon has written the event
         redact = self._ports.redact
-        refused_values = [
+        said = [
             {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]
         ]
         why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
-        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=refused_values)
+        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=said)
         self._ports.log.warning(REFUSED, subject=one.subject, what=one.what, why=why)

@@ -164,10 +164,8 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
             fetch_part(artifacts, version, manifest.job, component, Path(scratch) / component.name)
         words = [wanted.python, str(_PROGRAM), str(folder), "--base", wanted.base, "--adapter", scratch]
         try:
-            environment = child_environment(_KEPT)
-            ended = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", check=False, env=environment
-            )
+            environ = child_environment(_KEPT)
+            ended = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, env=environ)
         except OSError as error:
             why = f"{wanted.python} cannot be started: {error.strerror}. Name a Python with torch by --python"
             raise Refusal(f"{version.name} cannot be merged", why) from None

@@ -156,7 +156,6 @@ def change(database: Database, name: str, now: int, by: str, **fields: Any) -> J
 # Fields that a session gets at its launch; the others are used by plans only.
 _OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step", "whole"}
 
-
 _OF_JUDGING = {"evaluation", "gates", "halving"}  # the requirements on a trained model may change
 
 

@@ -74,19 +74,18 @@ def overrule(
     tx: Connection, version: Version, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
 ) -> Version:
     """Replace the result of an evaluation by a person's decision; both are kept. Raises Refusal."""
+    name = version.name
     if version.state == verdict:
-        raise Refusal(f"{version.name} is {verdict} as it is", remedy=f"See: schedctl models show {version.name}")
+        raise Refusal(f"{name} is {verdict} as it is", remedy=f"See: schedctl models show {name}")
     if version.state == "evaluating":
-        raise Refusal(
-            f"{version.name} is being evaluated", remedy=f"Wait for its verdict: schedctl models show {version.name}"
-        )
+        raise Refusal(f"{name} is being evaluated", remedy=f"Wait for its verdict: schedctl models show {name}")
     force = versions.in_force(tx, version.model)
     if verdict == "rejected" and force is not None and force.number == version.number:
         raise Refusal(
-            f"{version.name} is promoted", remedy=f"Roll it back: schedctl models rollback {version.model} --reason WHY"
+            f"{name} is promoted", remedy=f"Roll it back: schedctl models rollback {version.model} --reason WHY"
         )
     if verdict == "accepted" and version.state == "retired":
-        raise Refusal(f"{version.name} was accepted", remedy=f"Promote it: schedctl models promote {version.name}")
+        raise Refusal(f"{name} was accepted", remedy=f"Promote it: schedctl models promote {name}")
     arrow = "overrule_accept" if verdict == "accepted" else "overrule_reject"
     evaluations.overrule(tx, Overrule(version.model, version.number, version.state, verdict, by, why, now))
     return versions.move(tx, version, arrow, f"overruled: {why}", now, by)
