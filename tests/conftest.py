@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -27,6 +28,10 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 register_profiles()
+
+# A shell without job control lets the programs that it starts in the background ignore SIGINT, and these all others.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start Python thousands of times: what it compiled is kept, also where the environment asks for the contrary.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -311,10 +311,7 @@ def test_what_a_killed_run_leaves_the_next_one_removes(account: Account, number:
 
 
 def command_of(account: Account, *words: str) -> list[str]:
-    """Return the words of a command that heeds SIGINT, also below a shell that started the tests in the background."""
-    heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    started = f"{heeding}; runpy.run_module('scheduler', run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-c", started, "--config", str(account.folder / "settings.toml"), *words]
+    return [sys.executable, "-m", "scheduler", "--config", str(account.folder / "settings.toml"), *words]
 
 
 def schedctl(account: Account, *words: str) -> subprocess.CompletedProcess[str]:

@@ -393,7 +393,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("no watch", "what was given up is forgotten", late_sessions.LateSessions, "look", _silent),
     Mutant("no watching", "a run settled without proof is not watched", watched, "add", _silent),
     Mutant("no fence", "an intent is given up without a stop flag", stops.Stops, "fenced", _unfenced),
-    Mutant("deaf to signs of life", "what writes is given up", observation.Observation, "heard", _no),
+    Mutant("deaf to signs of life", "what writes is given up", observation.Observation, "wrote", _no),
     Mutant("stops too early", "a job that still learns is stopped", early_stops, "progress", _stops_at_once),
     Mutant("newest result", "a job ends at its newest checkpoint", early_stops, "progress", _best_is_the_newest),
     Mutant("budget unseen", "a sweep takes more hours than it may", halvings, "longest", _no_budget, first_seed=28),
