@@ -21,24 +21,8 @@ from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds
 from jobs.corpus.options import CorpusRule, SourceWeight
 from jobs.duration import parse_instant
+from jobs.nouns import values
 from jobs.nouns.pool import Pool, declared
-from jobs.nouns.values import (
-    NUMBER,
-    After,
-    BadValue,
-    Before,
-    Bounds,
-    Line,
-    PositiveInt,
-    PositiveSeconds,
-    Reset,
-    Rule,
-    ZoneName,
-    at_most,
-    opening_hours,
-    reset,
-    text_of,
-)
 from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
@@ -53,11 +37,11 @@ ModelName = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,39})$")]
 
 def _pattern(value: str) -> str:
     if not value or not value.isprintable() or " " in value:
-        raise BadValue(f"{value!r} is no pattern", 'write it like "job.*", "run.end" or "*"')
+        raise values.BadValue(f"{value!r} is no pattern", 'write it like "job.*", "run.end" or "*"')
     return value
 
 
-Pattern = Annotated[str, Field(max_length=100), After(_pattern)]
+Pattern = Annotated[str, Field(max_length=100), values.After(_pattern)]
 RuleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 
 
@@ -74,13 +58,13 @@ class WebhookSettings(Section):
     """Events that match ``events``, of jobs that match ``jobs``, go to ``token_url``, signed with ``secret``."""
 
     name: RuleName
-    token_url: Annotated[SecretStr, After(lambda url: private_address(url.get_secret_value()) and url)]
+    token_url: Annotated[SecretStr, values.After(lambda url: private_address(url.get_secret_value()) and url)]
     secret: SecretStr
     events: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
     jobs: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
-    timeout_seconds: Annotated[PositiveSeconds, at_most("2m")] = 10
+    timeout_seconds: Annotated[values.PositiveSeconds, values.at_most("2m")] = 10
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         why = f"the secret has fewer than {_SECRET_MIN} characters"
         yield len(self.secret.get_secret_value()) < _SECRET_MIN, "secret", why, "make one: openssl rand -hex 32"
@@ -92,10 +76,10 @@ def private_address(text: str) -> str:
         parts = urlsplit(text)
         host = parts.hostname or ""
     except ValueError:
-        raise BadValue("this is no address", 'write it like "https://example.org/hook"') from None
+        raise values.BadValue("this is no address", 'write it like "https://example.org/hook"') from None
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
         why = "what is sent there would go in the clear, or nowhere"
-        raise BadValue(why, "use https; http only to this machine, as 127.0.0.1 or localhost")
+        raise values.BadValue(why, "use https; http only to this machine, as 127.0.0.1 or localhost")
     return text
 
 
@@ -131,10 +115,10 @@ class TargetSettings(Section):
     models: tuple[ModelName, ...] = Field(default=(_ALL,), min_length=1)
     automatic: bool = False
     first: str = ""
-    watch_seconds: Annotated[PositiveSeconds, at_most("30d")] = 3_600
-    options: dict[str, Line] = Field(default_factory=dict)
+    watch_seconds: Annotated[values.PositiveSeconds, values.at_most("30d")] = 3_600
+    options: dict[str, values.Line] = Field(default_factory=dict)
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         is_unknown = self.first and not self.serves(self.first)
         remedy = did_you_mean(self.first, self.models) if is_unknown else ""
@@ -154,12 +138,12 @@ def _address(text: str) -> str:
     try:
         return "127.0.0.1" if text == "localhost" else str(ip_address(text))
     except ValueError:
-        raise BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
+        raise values.BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
 
 
 def _host_name(name: str) -> str:
     if not name or set(name) & set("/:@*? "):
-        raise BadValue(f"{name!r} is no host name", 'write it without scheme and port: "status.example.org"')
+        raise values.BadValue(f"{name!r} is no host name", 'write it without scheme and port: "status.example.org"')
     return name.lower().rstrip(".")
 
 
@@ -170,11 +154,11 @@ class WebSettings(Section):
     ``actions_file`` contains the token for changes; without it no changes are possible.
     """
 
-    host: Annotated[str, After(_address)]
+    host: Annotated[str, values.After(_address)]
     port: int = Field(ge=0, le=65_535)  # 0: any free port
-    names: tuple[Annotated[str, After(_host_name)], ...] = ()
-    bearer_file: Annotated[Path | None, Before(lambda text: text or None)] = None
-    actions_file: Annotated[Path | None, Before(lambda text: text or None)] = None
+    names: tuple[Annotated[str, values.After(_host_name)], ...] = ()
+    bearer_file: Annotated[Path | None, values.Before(lambda text: text or None)] = None
+    actions_file: Annotated[Path | None, values.Before(lambda text: text or None)] = None
 
     @property
     def exposed(self) -> bool:
@@ -185,16 +169,16 @@ class WebSettings(Section):
 class SmtpSettings(Section):
     """The mail server for outgoing messages; without ``host`` no e-mail is sent."""
 
-    host: Line
+    host: values.Line
     port: int = Field(ge=1, le=65_535)
     starttls: bool
-    user: Line
+    user: values.Line
     password: SecretStr
-    timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
-    sender: Line
-    recipients: tuple[Line, ...]
+    timeout_seconds: Annotated[values.PositiveSeconds, values.at_most("1h")]
+    sender: values.Line
+    recipients: tuple[values.Line, ...]
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         remedy = "set report.smtp.sender and report.smtp.recipients"
         lacks = self.host and not (self.sender and self.recipients)
@@ -207,9 +191,9 @@ class SlackSettings(Section):
     webhook_token_url: SecretStr
     bot_token: SecretStr
     channel: str
-    timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
+    timeout_seconds: Annotated[values.PositiveSeconds, values.at_most("1h")]
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         lacks = self.bot_token.get_secret_value() and not self.channel
         yield lacks, "channel", "a bot token needs a channel", 'write it like "#training"'
@@ -224,9 +208,9 @@ class AppriseSettings(Section):
 class ReportSettings(Section):
     """``weekly`` is in the time zone of the settings. Alerts in quiet hours are sent afterwards, as one message."""
 
-    weekly: Annotated[Reset, Before(text_of(reset))]
-    quiet: Annotated[DailyHours | None, Before(text_of(opening_hours))] = None
-    alerts_every_seconds: Annotated[PositiveSeconds, at_most("365d")]
+    weekly: Annotated[values.Reset, values.Before(values.text_of(values.reset))]
+    quiet: Annotated[DailyHours | None, values.Before(values.text_of(values.opening_hours))] = None
+    alerts_every_seconds: Annotated[values.PositiveSeconds, values.at_most("365d")]
     smtp: SmtpSettings
     slack: SlackSettings
     apprise: AppriseSettings
@@ -237,28 +221,28 @@ class ArtifactSettings(Section):
 
     kind: str = Field(min_length=1)
     root: Path
-    options: dict[str, Line] = Field(default_factory=dict)
+    options: dict[str, values.Line] = Field(default_factory=dict)
 
 
 class DaemonSettings(Section):
     """The intervals and timeouts of the daemon."""
 
-    cycle_seconds: Annotated[PositiveSeconds, at_most("1d")]
-    housekeeping_seconds: Annotated[PositiveSeconds, at_most("7d")]
+    cycle_seconds: Annotated[values.PositiveSeconds, values.at_most("1d")]
+    housekeeping_seconds: Annotated[values.PositiveSeconds, values.at_most("7d")]
     lease_seconds: Annotated[
-        PositiveSeconds, at_most("1d")
+        values.PositiveSeconds, values.at_most("1d")
     ]  # real time, also in rehearsals: it guards against a second daemon, not quota
-    heartbeat_seconds: Annotated[PositiveSeconds, at_most("1d")]
-    grace_seconds: Annotated[PositiveSeconds, at_most("1d")]
-    poll_timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
-    plan_horizon_seconds: Annotated[PositiveSeconds, at_most("60d")]
-    failures_max: PositiveInt
-    retry_base_seconds: Annotated[PositiveSeconds, at_most("365d")]
-    retry_cap_seconds: Annotated[PositiveSeconds, at_most("365d")]
+    heartbeat_seconds: Annotated[values.PositiveSeconds, values.at_most("1d")]
+    grace_seconds: Annotated[values.PositiveSeconds, values.at_most("1d")]
+    poll_timeout_seconds: Annotated[values.PositiveSeconds, values.at_most("1h")]
+    plan_horizon_seconds: Annotated[values.PositiveSeconds, values.at_most("60d")]
+    failures_max: values.PositiveInt
+    retry_base_seconds: Annotated[values.PositiveSeconds, values.at_most("365d")]
+    retry_cap_seconds: Annotated[values.PositiveSeconds, values.at_most("365d")]
     launch_prefix: str = Field(pattern=r"^[a-z][a-z0-9-]{0,11}$")
     stop_at: Instant | None = None
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         why, remedy = "the longest retry delay is shorter than the first", "make retry_cap at least retry_base"
         yield self.retry_cap_seconds < self.retry_base_seconds, "retry_cap", why, remedy, "retry_base"
@@ -276,11 +260,11 @@ class ClockSettings(Section):
     """
 
     scale: ClockScale
-    epoch: Annotated[UnixSeconds | None, Before(_instant)] = None
+    epoch: Annotated[UnixSeconds | None, values.Before(_instant)] = None
     origin: UnixSeconds | None = None
     stopped_at: Instant | None = None
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         is_half = (self.origin is None) != (self.epoch is None)
         yield is_half, "origin", "clock.epoch and clock.origin go together", "set both, or neither", "epoch"
@@ -289,13 +273,15 @@ class ClockSettings(Section):
 class RetentionSettings(Section):
     """How long records and files are kept, in scheduled time."""
 
-    newest: Annotated[PositiveInt, Field(ge=2)]  # if the newest turns out to be damaged, the one before it is used
+    newest: Annotated[
+        values.PositiveInt, Field(ge=2)
+    ]  # if the newest turns out to be damaged, the one before it is used
     milestones: Annotated[int, Field(ge=0, le=1_000)]
-    grace_seconds: PositiveSeconds
-    damaged_seconds: PositiveSeconds
-    reports_seconds: PositiveSeconds
-    messages_seconds: PositiveSeconds
-    events_seconds: PositiveSeconds
+    grace_seconds: values.PositiveSeconds
+    damaged_seconds: values.PositiveSeconds
+    reports_seconds: values.PositiveSeconds
+    messages_seconds: values.PositiveSeconds
+    events_seconds: values.PositiveSeconds
 
 
 class ExportSettings(Section):
@@ -314,8 +300,8 @@ class AgentSettings(Section):
     agents have no limits.
     """
 
-    hours_without_asking: Annotated[float, Bounds(ge=0, le=100_000), NUMBER] | None = None
-    hours_per_day: Annotated[float, Bounds(ge=0, le=100_000), NUMBER] | None = None
+    hours_without_asking: Annotated[float, values.Bounds(ge=0, le=100_000), values.NUMBER] | None = None
+    hours_per_day: Annotated[float, values.Bounds(ge=0, le=100_000), values.NUMBER] | None = None
 
     @property
     def limits(self) -> AgentLimits | None:
@@ -346,7 +332,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
 
     state_dir: Path
     database_url: str = Field(min_length=1)
-    zone: ZoneName
+    zone: values.ZoneName
     remote: str  # read by scheduler.cli.remote
     models: tuple[Path, ...]
     artifacts: ArtifactSettings
@@ -358,7 +344,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
     report: ReportSettings
     export: ExportSettings
     web: WebSettings
-    pools: tuple[Annotated[Pool, After(declared)], ...]
+    pools: tuple[Annotated[Pool, values.After(declared)], ...]
     targets: tuple[TargetSettings, ...]
     rules: tuple[RuleSettings, ...]
     webhooks: tuple[WebhookSettings, ...]
@@ -399,7 +385,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
         """The files that set anything."""
         return sorted({Path(name) for name in self._layers.origins.values() if name.endswith(".toml")})
 
-    def contradictions(self) -> Iterable[Rule]:
+    def contradictions(self) -> Iterable[values.Rule]:
         """See Section."""
         for key in ("pools", "rules", "targets", "webhooks"):
             counts = Counter(each.name for each in getattr(self, key))

@@ -9,28 +9,15 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jobs import spec as specs
 from jobs.duration import show_duration
 from jobs.nouns.keys import TableKey, Wrong, is_remote, keys_of, paths
 from jobs.problem import Problem, as_toml, did_you_mean
-from jobs.spec import (
-    HELD_OUT,
-    Code,
-    Evaluation,
-    Gate,
-    Input,
-    JobSpec,
-    Mixture,
-    Needs,
-    QualityGate,
-    Requirements,
-    StartFrom,
-    StopRule,
-)
 
-_IN_FULL = (JobSpec, Needs, Evaluation, StartFrom)  # written with their default values
+_IN_FULL = (specs.JobSpec, specs.Needs, specs.Evaluation, specs.StartFrom)  # written with their default values
 
 
-def table_of(spec: JobSpec) -> dict[str, Any]:
+def table_of(spec: specs.JobSpec) -> dict[str, Any]:
     """Return the table of a job, without unset keys, from which :func:`job_from_table` makes ``spec`` again."""
     table = written_table(spec)
     if spec.gate is not None and spec.gate.step is None:
@@ -47,7 +34,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     return table
 
 
-def whole_of(spec: JobSpec) -> str:
+def whole_of(spec: specs.JobSpec) -> str:
     """Return the maximum time of a single-session job on the reference device: ``3h``."""
     return show_duration(round(3_600 / spec.steps_per_hour))
 
@@ -55,7 +42,7 @@ def whole_of(spec: JobSpec) -> str:
 def written_table(record: Any) -> dict[str, Any]:
     """Return the table that people would write for a dataclass with rules."""
     kind: Any = type(record)
-    empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, JobSpec) else ("", {})
+    empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, specs.JobSpec) else ("", {})
     table = {}
     for one in keys_of(kind):
         value = one.of(record)
@@ -98,10 +85,10 @@ def _value(value: Any) -> str:
 TABLES_MAX = 50  # of a list of tables, such as [[gates]]
 _OF_STEPS = {"target_step", "steps_per_hour"}  # not for single-session jobs
 _TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
-OLD_NAMES = {one.old: one.key for one in keys_of(JobSpec) if one.old}
+OLD_NAMES = {one.old: one.key for one in keys_of(specs.JobSpec) if one.old}
 """Keys of a job by their old names, which still work."""
 
-KEYS = (*(one.key for one in keys_of(JobSpec)), *OLD_NAMES)
+KEYS = (*(one.key for one in keys_of(specs.JobSpec)), *OLD_NAMES)
 _ANOTHER = "name another; schedctl queue restart starts from scratch"
 _INPUT = re.compile(r"\{input:(\w*)\}", re.ASCII)
 """A placeholder in a command for the folder of an input."""
@@ -121,7 +108,7 @@ class Definition:
     label: str
     problems: list[Problem]
 
-    def job(self, table: Mapping[str, Any]) -> JobSpec | None:
+    def job(self, table: Mapping[str, Any]) -> specs.JobSpec | None:
         """Return the spec; None if there were errors."""
         before = len(self.problems)
         table = {"role": "job", **table}
@@ -130,7 +117,7 @@ class Definition:
                 why = "a job that is run whole has one step, which is all of it"
                 self._wrong(key, table[key], why, "leave it out")
             table |= dict.fromkeys(_OF_STEPS, 1)
-        values = self._values(JobSpec, table)
+        values = self._values(specs.JobSpec, table)
         if whole:  # its only step takes the given time, so that it gets no shorter session
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
@@ -138,9 +125,9 @@ class Definition:
         self._check_halving(values)
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
-        return JobSpec(**values) if len(self.problems) == before else None
+        return specs.JobSpec(**values) if len(self.problems) == before else None
 
-    def advised_job(self, table: Mapping[str, Any]) -> JobSpec | None:
+    def advised_job(self, table: Mapping[str, Any]) -> specs.JobSpec | None:
         """Return the spec with the adviser's values for keys that are not set; None if there were errors."""
         before = len(self.problems)
         spec = self.job(self._advised(table))
@@ -198,9 +185,9 @@ class Definition:
         if len(alone) == 1:
             key, other = alone[0], "gates" if "evaluation" in alone else "evaluation"
             self._wrong(key, None, f"without {other} nothing comes of it", f"add {other}: docs/models.md shows both")
-        if values["evaluation"] and values["evaluation"].test_set.source == HELD_OUT and not values["mixture"]:
+        if values["evaluation"] and values["evaluation"].test_set.source == specs.HELD_OUT and not values["mixture"]:
             why, remedy = "a job without a mixture has no corpus", "add mixture = {}, or name a file of items"
-            self._wrong("evaluation.set", HELD_OUT, why, remedy)
+            self._wrong("evaluation.set", specs.HELD_OUT, why, remedy)
         stop = values["stop"]
         if stop is not None and values["whole"]:
             self._wrong("stop", table["stop"], "a job that is run whole saves no checkpoints", "remove it")
@@ -297,9 +284,9 @@ class Definition:
         match value:
             case tuple():
                 return tuple(map(self._placed, value))
-            case Input(source=source) if is_remote(source):
+            case specs.Input(source=source) if is_remote(source):
                 return value
-            case Code() | Input() | Requirements():
+            case specs.Code() | specs.Input() | specs.Requirements():
                 return replace(value, source=self._placed(value.source))
         return value and str(Path(self.file).parent.joinpath(Path(value).expanduser()).resolve())
 
@@ -314,17 +301,17 @@ class Definition:
 def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield contradicting keys of an inner table, with reason and remedy."""
     match record:
-        case Gate() if {"fraction", "step"} <= set(table):
+        case specs.Gate() if {"fraction", "step"} <= set(table):
             yield "", "it has both fraction and step", "keep one of them"
-        case Gate() if not {"fraction", "step"} & set(table):
+        case specs.Gate() if not {"fraction", "step"} & set(table):
             yield "fraction", "is missing", "add it"
-        case Mixture() if len(lacking := {"domain", "extra_share"} - set(table)) == 1:
+        case specs.Mixture() if len(lacking := {"domain", "extra_share"} - set(table)) == 1:
             yield lacking.pop(), "is missing", "add it"
-        case StopRule(value=None) if record.forecast or not record.patience:
+        case specs.StopRule(value=None) if record.forecast or not record.patience:
             never = "", "it never stops the job without patience or value", 'add patience = "3 checkpoints"'
             missing = "value", "is missing: the forecast is whether it will be reached", "add it"
             yield missing if record.forecast else never
-        case QualityGate(kind="threshold", metric=metric):
+        case specs.QualityGate(kind="threshold", metric=metric):
             if (record.minimum is None) == (record.maximum is None):
                 yield "", f"the threshold on {metric} needs a minimum or a maximum", "write one of them"
             elif {"margin", "aim"} & set(table):
@@ -332,7 +319,7 @@ def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, s
             elif record.by == "lower" and (record.minimum == 1 or record.maximum == 0):
                 why = f"no number of items shows that {metric} is perfect for certain"
                 yield "", why, 'write by = "point": then all items must pass'
-        case QualityGate(kind=kind, metric=metric):
+        case specs.QualityGate(kind=kind, metric=metric):
             if {"minimum", "maximum", "by"} & set(table):
                 why = f"{kind} on {metric} has a minimum, a maximum or by"
                 yield "", why, 'these are of kind = "threshold"'
@@ -344,11 +331,11 @@ def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, s
                 )
 
 
-RANGES = {key: one.rule.range for key, one in paths(JobSpec).items() if one.rule and one.rule.range}
+RANGES = {key: one.rule.range for key, one in paths(specs.JobSpec).items() if one.rule and one.rule.range}
 """The range of each number of a job, by key; files may also write durations and instants as text."""
 
 
-def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
+def bounded(spec: specs.JobSpec) -> tuple[specs.JobSpec, tuple[str, ...]]:
     """Return ``spec`` with all numbers moved into their ranges, and a text for each that was changed."""
     words: list[str] = []
     spec = _bounded(spec, "", words)

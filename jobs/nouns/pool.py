@@ -7,24 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from jobs.duration import show_duration
+from jobs.nouns import values
 from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
-from jobs.nouns.values import (
-    NUMBER,
-    TABLE,
-    After,
-    Before,
-    Bounds,
-    Line,
-    PositiveFloat,
-    PositiveInt,
-    PositiveSeconds,
-    Rule,
-    Seconds,
-    opening_hours,
-    price,
-    refuse,
-    text_of,
-)
 from jobs.nouns.window import DailyHours, Window, merge
 
 _TOGETHER = "set devices_max: the devices of all sessions together"
@@ -44,33 +28,35 @@ class Pool:
     relative to running alone.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
+    __pydantic_config__: ClassVar[dict[str, Any]] = values.TABLE
 
-    name: Annotated[str, Bounds(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")]
-    platform: Annotated[str, Bounds(min_length=1)]
+    name: Annotated[str, values.Bounds(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")]
+    platform: Annotated[str, values.Bounds(min_length=1)]
     accelerator: str = "cpu"
-    quotas: tuple[Annotated[Quota, After(read_quota, WrittenQuota)], ...] = ()
-    hours: tuple[Annotated[DailyHours, Before(text_of(opening_hours))], ...] = ()  # empty: always open
-    devices_per_session: PositiveInt = 1
-    sessions_max: PositiveInt = 1
-    device_counts: tuple[PositiveInt, ...] = ()  # ascending; empty: every session holds devices_per_session
-    devices_max: Annotated[int, Bounds(ge=0, le=1_000_000)] = 0  # with device_counts alone
-    session_cap_seconds: PositiveSeconds = 43_200
-    session_seconds_min: PositiveSeconds = 1_800
-    vram_gib: PositiveFloat = 16.0
+    quotas: tuple[Annotated[Quota, values.After(read_quota, WrittenQuota)], ...] = ()
+    hours: tuple[
+        Annotated[DailyHours, values.Before(values.text_of(values.opening_hours))], ...
+    ] = ()  # empty: always open
+    devices_per_session: values.PositiveInt = 1
+    sessions_max: values.PositiveInt = 1
+    device_counts: tuple[values.PositiveInt, ...] = ()  # ascending; empty: every session holds devices_per_session
+    devices_max: Annotated[int, values.Bounds(ge=0, le=1_000_000)] = 0  # with device_counts alone
+    session_cap_seconds: values.PositiveSeconds = 43_200
+    session_seconds_min: values.PositiveSeconds = 1_800
+    vram_gib: values.PositiveFloat = 16.0
     dtypes: frozenset[str] = frozenset({"fp32", "fp16"})
-    speed: PositiveFloat = 1.0
-    setup_seconds: Seconds = 600
-    start_delay_seconds: Seconds = 180
-    stop_margin_seconds: Seconds = 120
-    overrun_seconds: Seconds = 0  # how long the platform may bill past the planned end; held as well
-    mtbf_seconds: PositiveSeconds = 108_000
-    visibility_seconds: Seconds = 120  # a launched session shows up in the platform's lists within this time
-    price_microdollars_per_hour: Annotated[int, Before(price)] = 0
-    sharing: Annotated[float, Bounds(ge=0.01, le=1, allow_inf_nan=False), NUMBER] = 1.0
+    speed: values.PositiveFloat = 1.0
+    setup_seconds: values.Seconds = 600
+    start_delay_seconds: values.Seconds = 180
+    stop_margin_seconds: values.Seconds = 120
+    overrun_seconds: values.Seconds = 0  # how long the platform may bill past the planned end; held as well
+    mtbf_seconds: values.PositiveSeconds = 108_000
+    visibility_seconds: values.Seconds = 120  # a launched session shows up in the platform's lists within this time
+    price_microdollars_per_hour: Annotated[int, values.Before(values.price)] = 0
+    sharing: Annotated[float, values.Bounds(ge=0.01, le=1, allow_inf_nan=False), values.NUMBER] = 1.0
     source: str = "declared"
     as_of: Dated = ""
-    options: Mapping[str, Line] = field(default_factory=dict)  # for the platform adapter alone
+    options: Mapping[str, values.Line] = field(default_factory=dict)  # for the platform adapter alone
     enabled: bool = True
 
     @property
@@ -112,7 +98,7 @@ def declared(pool: Pool) -> Pool:
     needed = pool.setup_seconds + pool.session_seconds_min + pool.stop_margin_seconds
     enough = f"no session of use fits: setup + session_min + stop_margin need {show_duration(needed)}"
     both = "devices_per_session says how many devices every session has"
-    refuse(
+    values.refuse(
         (list(counts) != sorted(set(counts)), "device_counts", "the counts must ascend", "write them like [1, 2, 4]"),
         (counts and pool.devices_per_session != 1, "device_counts", both, "set one of the two"),
         (counts and sessions != 1, "device_counts", "sessions_max is not used with it", _TOGETHER),
@@ -127,7 +113,7 @@ def declared(pool: Pool) -> Pool:
     return replace(pool, devices_max=devices, devices_per_session=most, sessions_max=devices // counts[0])
 
 
-def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[Rule]:
+def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[values.Rule]:
     name, counts, by_device = quota.name, pool.device_counts, charges_by_device(quota)
     twice = [one.name for one in pool.quotas].count(name) > 1
     yield twice, "quotas", f"two quotas are named {name}", "give each its own name"

@@ -10,23 +10,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal
 
-from jobs.nouns.values import (
-    TABLE,
-    Amount,
-    Before,
-    Bounds,
-    PositiveSeconds,
-    Reset,
-    ZoneName,
-    amount,
-    refuse,
-    reset,
-    text_of,
-)
+from jobs.nouns import values
 from jobs.nouns.window import DAY, WEEK, Calendar, Period
 
 QuotaKind = Literal["week", "day", "month", "rolling", "first-use", "money-day", "money-week", "money-month"]
-Dated = Annotated[str, Before(lambda value: value.isoformat() if isinstance(value, date) else value)]
+Dated = Annotated[str, values.Before(lambda value: value.isoformat() if isinstance(value, date) else value)]
 
 _PERIODS: dict[str, Period] = {"money-day": "day", "money-week": "week", "money-month": "month"}
 _LENGTHS = {"day": DAY, "week": WEEK, "month": 31 * DAY}
@@ -90,14 +78,14 @@ def charges_by_device(quota: Quota) -> bool:
 class WrittenQuota:
     """A quota as a file has it, of any kind; ``charge``: an hour counts per session or per device."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
+    __pydantic_config__: ClassVar[dict[str, Any]] = values.TABLE
 
-    name: Annotated[str, Bounds(min_length=1, max_length=60)]
+    name: Annotated[str, values.Bounds(min_length=1, max_length=60)]
     kind: QuotaKind
-    limit: Annotated[Amount, Before(amount)]
-    zone: ZoneName = "UTC"
-    resets: Annotated[Reset | None, Before(text_of(reset))] = None
-    span_seconds: PositiveSeconds | None = None
+    limit: Annotated[values.Amount, values.Before(values.amount)]
+    zone: values.ZoneName = "UTC"
+    resets: Annotated[values.Reset | None, values.Before(values.text_of(values.reset))] = None
+    span_seconds: values.PositiveSeconds | None = None
     charge: Literal["session", "device"] = "session"
     source: str = "declared"
     as_of: Dated = ""
@@ -108,7 +96,7 @@ def read_quota(written: WrittenQuota) -> Quota:
     kind, span, resets, limit = written.kind, written.span_seconds, written.resets, written.limit
     by_device, spans, money = written.charge == "device", kind in {"rolling", "first-use"}, kind.startswith("money-")
     in_time = f'write it like "30h", or use kind money-{kind}'
-    refuse(
+    values.refuse(
         (resets and spans, "resets", f"a {kind} quota has no reset time", "remove it, or use kind week, day or month"),
         (
             resets and resets.weekday and not spans and not kind.endswith("week"),
@@ -126,7 +114,7 @@ def read_quota(written: WrittenQuota) -> Quota:
         (money and limit.unit == "seconds", "limit", f"a {kind} quota is limited in money", 'write it like "$12.50"'),
         (not money and limit.unit != "seconds", "limit", f"a {kind} quota is limited in time", in_time),
     )
-    name, provenance, when = written.name, (written.source, written.as_of), resets or Reset()
+    name, provenance, when = written.name, (written.source, written.as_of), resets or values.Reset()
     match kind:
         case "rolling":
             return RollingQuota(name, limit.value, span or DAY, *provenance, by_device=by_device)

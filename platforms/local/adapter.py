@@ -23,17 +23,7 @@ from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.size import counted
-from platforms.base import (
-    BadOption,
-    Capabilities,
-    LaunchRequest,
-    Misconfigured,
-    Observed,
-    Platform,
-    Refused,
-    SessionState,
-    Unreachable,
-)
+from platforms import base
 from platforms.folders import Folders, is_folder_name, take_at_once
 from platforms.local import spawn
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
@@ -64,7 +54,7 @@ class LocalSettings:
     pass_environment: tuple[str, ...] = ()
 
 
-class LocalPlatform(Platform):
+class LocalPlatform(base.Platform):
     """Runs payloads as detached processes on this machine.
 
     With a runner, the socket of the service manager that the environment names, each session runs in a systemd unit;
@@ -81,20 +71,20 @@ class LocalPlatform(Platform):
         self._passed = frozenset(self._settings.pass_environment)
         self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
         if not Path("/proc/self/stat").exists():
-            raise Misconfigured("local", "load", "there is no /proc", "It needs Linux")
+            raise base.Misconfigured("local", "load", "there is no /proc", "It needs Linux")
         self._folders = Folders("local", context.state_folder.absolute())
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """Return its features. A session's view of the store's folder is fixed at launch."""
-        return Capabilities(
+        return base.Capabilities(
             tails_logs=True, takes_orders=self._context.store_kind not in {"", "directory"} or not self._has_views()
         )
 
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
+    def launch(self, request: base.LaunchRequest, now: int) -> base.Observed:
         """Start a session; see Platform.launch. Refuses more than ``sessions_max`` sessions."""
         if not is_folder_name(request.key):
-            raise Refused(
+            raise base.Refused(
                 "local", "launch", f"{request.key!r} cannot be a folder's name", "Use A-Z a-z 0-9 . _ -", permanent=True
             )
         agent = payload_of("local", request, self._context) / "agent.py"
@@ -106,7 +96,7 @@ class LocalPlatform(Platform):
             self._admit(request, agent, now)
         return self._start(session, request, agent, now)
 
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, base.Observed]:
         """Return the sessions by key; see Platform.find."""
         with self._folders.answering("find"):
             return self._folders.observed(keys, lambda key: self._session(key).observe(now))
@@ -151,18 +141,18 @@ class LocalPlatform(Platform):
             sweep_environments(self._folders.root / CACHE / FOLDER, wall - KEPT_SECONDS)
         return removed
 
-    def _admit(self, request: LaunchRequest, agent: Path, now: int) -> None:
+    def _admit(self, request: base.LaunchRequest, agent: Path, now: int) -> None:
         """Create the session's folder, or raise Refused. The caller holds the lock."""
         if request.deadline <= now:
-            raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
+            raise base.Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
         live = self._folders.live(lambda key: self._session(key).observe(now))
-        unclear = next((one.detail for one in live.values() if one.state is SessionState.UNCLEAR), "")
+        unclear = next((one.detail for one in live.values() if one.state is base.SessionState.UNCLEAR), "")
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
             note = f", one for all that can be told: {unclear}" if unclear else ""
-            raise Refused("local", "launch", why + note, "Wait until one ends")
+            raise base.Refused("local", "launch", why + note, "Wait until one ends")
         if unclear and self._devices:
-            raise Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
+            raise base.Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
         devices = self._share(request, [self._session(key) for key in live])
         launch = {**request.launch, "work_dir": WORK, "cache": str(self._folders.root / CACHE)}
         if devices:
@@ -189,9 +179,9 @@ class LocalPlatform(Platform):
         try:
             self._folders.make(request.key, fill)
         except OSError as error:
-            raise Refused("local", "launch", str(error), f"Check the disk of {self._folders.root}") from error
+            raise base.Refused("local", "launch", str(error), f"Check the disk of {self._folders.root}") from error
 
-    def _view(self, request: LaunchRequest, agent: Path) -> str:
+    def _view(self, request: base.LaunchRequest, agent: Path) -> str:
         """Return the view of a new session; empty if sessions see all files."""
         if not self._has_views():
             return ""
@@ -208,17 +198,17 @@ class LocalPlatform(Platform):
     def _has_views(self) -> bool:
         return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())
 
-    def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
+    def _share(self, request: base.LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
         """Return the devices of a new session: empty if the pool lists none."""
         if not self._devices:
             return ()
         busy = {device for session in live if (order := session.order()) for device in order.devices}
         free = [device for device in self._devices if device not in busy]
         if len(free) < request.devices:
-            raise Refused("local", "launch", f"{counted(len(free), 'device')} free, {request.devices} needed")
+            raise base.Refused("local", "launch", f"{counted(len(free), 'device')} free, {request.devices} needed")
         return free[: request.devices]
 
-    def _start(self, session: Session, request: LaunchRequest, agent: Path, now: int) -> Observed:
+    def _start(self, session: Session, request: base.LaunchRequest, agent: Path, now: int) -> base.Observed:
         """Start the keeper; if it does not claim the session, make sure that it never will."""
         try:
             claimed, why = self._spawn(session.folder, request, agent), "the keeper did not claim the session"
@@ -227,13 +217,13 @@ class LocalPlatform(Platform):
         with self._folders.answering("launch"):
             if not claimed and session.void(now, why):
                 log_end = read_below(session.folder, KEEPER_LOG).decode("utf-8", "replace").strip()[-500:]
-                raise Refused("local", "launch", "; ".join(filter(None, [why, log_end])))
+                raise base.Refused("local", "launch", "; ".join(filter(None, [why, log_end])))
             observed = session.observe(now)
         if observed is None:
-            raise Unreachable("local", "launch", f"{session.folder} vanished")
+            raise base.Unreachable("local", "launch", f"{session.folder} vanished")
         return observed
 
-    def _spawn(self, folder: Path, request: LaunchRequest, agent: Path) -> bool:
+    def _spawn(self, folder: Path, request: base.LaunchRequest, agent: Path) -> bool:
         """Start the keeper of a session and wait until it has claimed it; return whether it reported that."""
         clock = {**self._clock, **request.launch.get("clock", {})}
         arguments = [
@@ -263,7 +253,7 @@ class LocalPlatform(Platform):
 def _read_devices(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
-        raise BadOption("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
+        raise base.BadOption("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
     return tuple(map(int, names))
 
 
@@ -271,7 +261,7 @@ def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
     try:
         return {**lane, "devices": [share[index] for index in lane.get("devices", ())]}
     except IndexError:
-        raise Refused(
+        raise base.Refused(
             "local", "launch", f"a lane asks for devices {lane['devices']} of {len(share)}", permanent=True
         ) from None
 
@@ -371,7 +361,7 @@ class Session:
         """Claim the session so that no keeper can; return False if it was claimed already."""
         return publish(str(self.folder), CLAIM, json.dumps({"void": {"at": now, "why": why}}) + "\n")
 
-    def observe(self, now: int) -> Observed | None:
+    def observe(self, now: int) -> base.Observed | None:
         """Return the state of the session at ``now``, or None if there is no such session.
 
         Records the end of what is over: an unclaimed session past its time becomes void, and a session whose processes
@@ -386,15 +376,17 @@ class Session:
             if order is None:
                 return None
             if now <= order.claim_by:
-                return Observed(self.key, SessionState.QUEUED, "", detail="starting")
+                return base.Observed(self.key, base.SessionState.QUEUED, "", detail="starting")
             try:
                 self.void(now, "no keeper claimed the session in time")
             except OSError as error:
-                return Observed(self.key, SessionState.QUEUED, "", detail=f"overdue, and cannot be voided: {error}")
+                return base.Observed(
+                    self.key, base.SessionState.QUEUED, "", detail=f"overdue, and cannot be voided: {error}"
+                )
             claim = self.claim()
         match claim:
             case Void(why=why):
-                return Observed(self.key, SessionState.ABSENT, "", detail=why)
+                return base.Observed(self.key, base.SessionState.ABSENT, "", detail=why)
             case Claim():
                 return self._observe_claimed(claim, now)
             case None:
@@ -415,15 +407,17 @@ class Session:
             if start_ticks(claim.keeper) == claim.keeper_ticks:
                 os.kill(claim.keeper, signal.SIGCONT)  # a stopped keeper cannot write
 
-    def _observe_claimed(self, claim: Claim, now: int) -> Observed:
-        running = Observed(self.key, SessionState.RUNNING, f"pid {claim.agent}", claim.started_at, detail="running")
+    def _observe_claimed(self, claim: Claim, now: int) -> base.Observed:
+        running = base.Observed(
+            self.key, base.SessionState.RUNNING, f"pid {claim.agent}", claim.started_at, detail="running"
+        )
         if not self._rebooted(claim):
             Path("/proc/self/stat").stat()  # without a process table, "gone" would be a guess
             if start_ticks(claim.keeper) == claim.keeper_ticks:
                 return running
             if members(claim.agent, claim.agent_ticks, str(self.folder)):
-                return Observed(
-                    self.key, SessionState.RUNNING, running.remote_id, claim.started_at, detail="keeper lost"
+                return base.Observed(
+                    self.key, base.SessionState.RUNNING, running.remote_id, claim.started_at, detail="keeper lost"
                 )
         end = self.end()  # a keeper that exited normally wrote it before
         if end is None:
@@ -438,8 +432,8 @@ class Session:
             return end  # a full disk does not change that it is over; the next call writes the record
         return self.end() or end
 
-    def _ended(self, end: LocalEnd) -> Observed:
-        return Observed(self.key, SessionState.ENDED, "", end.started_at, end.ended_at, end.why)
+    def _ended(self, end: LocalEnd) -> base.Observed:
+        return base.Observed(self.key, base.SessionState.ENDED, "", end.started_at, end.ended_at, end.why)
 
     def _rebooted(self, claim: Claim) -> bool:
         """Return whether the claim is from an earlier boot, so that its pids are meaningless.

@@ -18,18 +18,8 @@ from typing import Any
 
 from jobs.payload.bounded_file import read_below
 from jobs.payload.whole_file import create_below
+from platforms import base
 from platforms.artifacts.s3.store import S3Store
-from platforms.base import (
-    Capabilities,
-    LaunchRequest,
-    Misconfigured,
-    Observed,
-    Platform,
-    PlatformError,
-    Refused,
-    SessionState,
-    Unreachable,
-)
 from platforms.record_file import unclear
 from platforms.registry import PlatformContext
 from platforms.remote import payload_of
@@ -46,10 +36,10 @@ _PAUSE_SECONDS_MAX = 300
 _FORGET_SECONDS = 3_600
 
 
-class SageMakerPlatform(Platform):
+class SageMakerPlatform(base.Platform):
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
-    capabilities = Capabilities(tails_logs=True, takes_orders=True, finds_orphans=True, bills_late=True)
+    capabilities = base.Capabilities(tails_logs=True, takes_orders=True, finds_orphans=True, bills_late=True)
 
     def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
         import boto3  # noqa: F401 - a missing library is reported here, not at the first launch
@@ -60,7 +50,7 @@ class SageMakerPlatform(Platform):
         self._poller = Poller(settings.poll_seconds)
         self._clients: dict[str, Any] = {}
         self._bad_images: dict[str, tuple[int, str]] = {}  # of failed jobs: no launch before this time, and why
-        self._rest: tuple[int, Refused | Misconfigured] | None = None
+        self._rest: tuple[int, base.Refused | base.Misconfigured] | None = None
 
     def _client(self, service: str) -> Any:
         """Return the pool's client of an AWS service, created once. Raises PlatformError."""
@@ -94,7 +84,7 @@ class SageMakerPlatform(Platform):
             return self._image
         try:
             address = self._address(wanted)
-        except Misconfigured as error:
+        except base.Misconfigured as error:
             raise _bad_image(wanted, error.why) from error
         parts = answers.ECR.fullmatch(address)
         if parts is None or parts["region"] != self._settings.region:
@@ -107,7 +97,7 @@ class SageMakerPlatform(Platform):
     def _files(self) -> S3Store:
         return S3Store(self._client("s3"), self._settings.bucket, prefix=self._settings.prefix)
 
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
+    def launch(self, request: base.LaunchRequest, now: int) -> base.Observed:
         """Start a training job named by the key; see Platform.launch."""
         image = self._image_for(str(request.launch.get("image") or ""), now)
         body = answers.training_job(self._order(request, now), replace(self._settings, image=image))
@@ -120,7 +110,7 @@ class SageMakerPlatform(Platform):
                 standing = self._create(body)
         return self._adopt(request.key, standing, now)
 
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, base.Observed]:
         """Return the sessions by key; see Platform.find.
 
         A spot job that lost its instance is stopped, even if it runs on another by now: SageMaker restarts it without
@@ -162,7 +152,7 @@ class SageMakerPlatform(Platform):
                 if self._describe(key) is not None:
                     yield from answers.read_logs(self._client("logs"), key, offset, limit_bytes)
 
-    def orphans(self, keys: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, keys: Collection[str], now: int) -> Sequence[base.Observed]:
         """Return live training jobs that this pool launched and that ``keys`` does not name; see Platform.orphans.
 
         Lists all live jobs of the account, so it is too slow for every cycle: AWS allows two such calls per second and
@@ -202,7 +192,7 @@ class SageMakerPlatform(Platform):
                 swept.append(key)
         return sorted(swept)
 
-    def _order(self, request: LaunchRequest, now: int) -> answers.SageMakerOrder:
+    def _order(self, request: base.LaunchRequest, now: int) -> answers.SageMakerOrder:
         bucket = f"s3://{self._settings.bucket}/{self._settings.prefix}"
         return answers.SageMakerOrder(
             key=request.key,
@@ -214,22 +204,24 @@ class SageMakerPlatform(Platform):
             seconds=max(1, request.deadline - now),
         )
 
-    def _admit(self, request: LaunchRequest, now: int) -> None:
+    def _admit(self, request: base.LaunchRequest, now: int) -> None:
         """Raise Refused or Misconfigured if a session must not be launched here, or not now."""
         if self._rest is not None and now < self._rest[0]:
             raise self._rest[1]
         if request.deadline <= now:
-            raise Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
+            raise base.Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
         store = request.launch.get("store", {})
         if store.get("kind") == "directory":
             remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
-            raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
+            raise base.Misconfigured(
+                "sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy
+            )
         if self._settings.spot and not store.get("posts"):
             # Work on a lost instance is billed but its result is lost, each time again.
             remedy = "Set spot = no, or an artifact store that sessions can write to"
-            raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
+            raise base.Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
 
-    def _upload(self, request: LaunchRequest) -> None:
+    def _upload(self, request: base.LaunchRequest) -> None:
         """Upload the payload, named by its digest, and the launch document to where the job reads them."""
         digest = self._code_digest(request)
         if self._files.size(f"code/{digest}.complete") is None:
@@ -245,11 +237,11 @@ class SageMakerPlatform(Platform):
             document["secret_store"] = {"kind": kind, "prefix": prefix, **where}
         self._files.put(f"launches/{self._owner}/{request.key}/launch.json", json.dumps(document).encode())
 
-    def _code(self, request: LaunchRequest) -> dict[str, Path]:
+    def _code(self, request: base.LaunchRequest) -> dict[str, Path]:
         payload = payload_of("sagemaker", request, self._context)
         return {path.relative_to(payload).as_posix(): path for path in sorted(payload.rglob("*.py"))}
 
-    def _code_digest(self, request: LaunchRequest) -> str:
+    def _code_digest(self, request: base.LaunchRequest) -> str:
         digest = hashlib.sha256()
         for name, path in self._code(request).items():
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -279,21 +271,23 @@ class SageMakerPlatform(Platform):
         try:
             with answers.translated("look up"):
                 description = self._describe(key)
-        except PlatformError as error:
-            raise Unreachable("sagemaker", "launch", f"{why}; whether {key} exists is unknown: {error.why}") from error
+        except base.PlatformError as error:
+            raise base.Unreachable(
+                "sagemaker", "launch", f"{why}; whether {key} exists is unknown: {error.why}"
+            ) from error
         if description is None:
-            raise Unreachable("sagemaker", "launch", f"{why}; {key} is not there yet")
+            raise base.Unreachable("sagemaker", "launch", f"{why}; {key} is not there yet")
         return description
 
-    def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
+    def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> base.Observed:
         if not answers.is_told(description):
-            raise Unreachable("sagemaker", "launch", f"a training job {key} exists, and its owner is unknown")
+            raise base.Unreachable("sagemaker", "launch", f"a training job {key} exists, and its owner is unknown")
         if not answers.is_ours(description, key, self._owner):
             remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
-            raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
+            raise base.Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
         session = answers.observed(description, now)
-        if session.state is SessionState.UNCLEAR:
-            raise Unreachable("sagemaker", "launch", f"{key} is there, and {session.detail}")
+        if session.state is base.SessionState.UNCLEAR:
+            raise base.Unreachable("sagemaker", "launch", f"{key} is there, and {session.detail}")
         return session
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
@@ -303,35 +297,35 @@ class SageMakerPlatform(Platform):
         )
         if description is not None and (lack := answers.lacking(description, key)):  # the response is not from AWS
             why = f"an answer about {key} that is none: {lack}"
-            raise Unreachable("sagemaker", "look up", why, "Check the network")
+            raise base.Unreachable("sagemaker", "look up", why, "Check the network")
         return description
 
     def _delete(self, key: str) -> None:
         codes = answers.MISSING | answers.DENIED | answers.UNKNOWN
         answers.ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
 
-    def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
+    def _learn(self, description: Mapping[str, Any], session: base.Observed) -> None:
         """Remember what a failed job means for the next launch; a lack of instances is not counted as an attempt."""
         kind, reason = answers.failure(description)
-        if session.state != SessionState.ABSENT or not kind:
+        if session.state != base.SessionState.ABSENT or not kind:
             return
         last = description.get("LastModifiedTime") or description.get("TrainingEndTime") or description["CreationTime"]
         since = int(last.timestamp())
         if kind == answers.NO_MACHINE:
             until = since + answers.CAPACITY_SECONDS
-            self._rest = (until, Refused("sagemaker", "launch", reason, wait_until=until))
+            self._rest = (until, base.Refused("sagemaker", "launch", reason, wait_until=until))
         elif kind == "ClientError":
             image = (description.get("AlgorithmSpecification") or {}).get("TrainingImage", self._image)
             if image != self._image:
                 self._bad_images[image] = since + _REPAIR_SECONDS, reason
                 return
             remedy = "Check image, role and bucket of this pool"
-            self._rest = (since + _REPAIR_SECONDS, Misconfigured("sagemaker", "launch", reason, remedy))
+            self._rest = (since + _REPAIR_SECONDS, base.Misconfigured("sagemaker", "launch", reason, remedy))
 
 
-def _bad_image(image: str, why: str) -> Refused:
+def _bad_image(image: str, why: str) -> base.Refused:
     remedy = "Correct it with schedctl queue edit; the role must be able to pull it in the pool's region"
-    return Refused("sagemaker", "launch", f"the job's image {image}: {why}", remedy, permanent=True)
+    return base.Refused("sagemaker", "launch", f"the job's image {image}: {why}", remedy, permanent=True)
 
 
 def _owner(folder: Path) -> str:
@@ -341,7 +335,7 @@ def _owner(folder: Path) -> str:
         create_below(folder, _OWNER_FILE, os.urandom(8).hex().encode())
         return read_below(folder, _OWNER_FILE).decode("ascii")
     except (OSError, ValueError) as error:
-        raise Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error
+        raise base.Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error
 
 
 # One poller for all jobs of a pool, which limits the requests to an account.
@@ -353,7 +347,7 @@ def _owner(folder: Path) -> str:
 class Look:
     """The last observation of a job, and when AWS ends it at the latest (UTC seconds)."""
 
-    observed: Observed
+    observed: base.Observed
     ends_by: int
 
 
@@ -362,17 +356,17 @@ class Poller:
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds  # between two polls of a running job; a waiting job is polled half as often
-        self._answers: dict[str, tuple[int, Observed]] = {}  # the observation is recent enough until then
+        self._answers: dict[str, tuple[int, base.Observed]] = {}  # the observation is recent enough until then
         self._quiet_until = 0
         self._pause_seconds = 0
         self._lock = threading.Lock()
 
-    def find(self, keys: Iterable[str], now: int, look: Callable[[str], Look | None]) -> dict[str, Observed]:
+    def find(self, keys: Iterable[str], now: int, look: Callable[[str], Look | None]) -> dict[str, base.Observed]:
         """Return the sessions by key, polling those that are due; ``look`` returns None for unknown jobs.
 
         Raises Throttled, also without a request during the pause after throttling, and what ``look`` raises.
         """
-        result: dict[str, Observed] = {}
+        result: dict[str, base.Observed] = {}
         wanted = list(keys)
         with self._lock:
             self._answers = {key: answer for key, answer in self._answers.items() if answer[0] > now - _FORGET_SECONDS}
@@ -405,10 +399,10 @@ class Poller:
             raise
 
     def _remember(self, key: str, answer: Look, now: int) -> None:
-        if answer.observed.state is SessionState.RUNNING:
+        if answer.observed.state is base.SessionState.RUNNING:
             ending = now >= answer.ends_by - _ENDING_WITHIN_SECONDS
             seconds = min(self._seconds, _ENDING_SECONDS) if ending else self._seconds
-        elif answer.observed.state is SessionState.QUEUED:
+        elif answer.observed.state is base.SessionState.QUEUED:
             seconds = 2 * self._seconds
         else:
             self._answers.pop(key, None)

@@ -17,18 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from platforms.base import (
-    Capabilities,
-    HourPrice,
-    InQueue,
-    LaunchRequest,
-    Misconfigured,
-    Observed,
-    PlatformError,
-    Refused,
-    SessionState,
-    Unreachable,
-)
+from platforms import base
 from platforms.bundle import Bundle, build_bundle
 from platforms.record_file import unclear
 from platforms.registry import PlatformContext
@@ -68,7 +57,7 @@ def task(
     document = base64.b64encode(packed).decode()
     if len(document) > _LAUNCH_BYTES:
         why = f"the launch document has {len(document)} bytes when packed, of at most {_LAUNCH_BYTES}"
-        raise Refused(NAME, "launch", why, "Give the job fewer inputs", permanent=True)
+        raise base.Refused(NAME, "launch", why, "Give the job fewer inputs", permanent=True)
     archive = base64.encodebytes(payload.path.read_bytes()).decode()
     return {
         "name": order.key,
@@ -91,7 +80,7 @@ class _View:
     """One poll: the clusters of this pool by name, and by run ID the jobs of those that were queried."""
 
     clusters: Mapping[str, SkyCluster]
-    jobs: Mapping[str, list[SkyJob] | PlatformError]
+    jobs: Mapping[str, list[SkyJob] | base.PlatformError]
 
 
 class SkyPilotPlatform(RemoteSessions):
@@ -107,15 +96,15 @@ class SkyPilotPlatform(RemoteSessions):
         self._polled_at: dict[str, int] = {}  # by run ID, when the cluster's jobs were last queried
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         """See Platform.capabilities."""
-        return Capabilities(tails_logs=True, finds_orphans=True, tells_price=self._tells_price)
+        return base.Capabilities(tails_logs=True, finds_orphans=True, tells_price=self._tells_price)
 
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
+    def launch(self, request: base.LaunchRequest, now: int) -> base.Observed:
         """Create a cluster, unless the run ID has or had one; see Platform.launch."""
         key = request.key
         if not is_key(key):
-            raise Refused(
+            raise base.Refused(
                 NAME, "launch", f"{key!r} cannot be a cluster's name", "Use A-Z a-z 0-9 . _ -", permanent=True
             )
         payload = self._payload(request)
@@ -130,14 +119,14 @@ class SkyPilotPlatform(RemoteSessions):
                 self._records.order(key, Ordered(now, request.deadline, start_by))
             try:
                 request_id = self._server.launch(self._name(key), body)
-            except (Refused, Misconfigured, NotSent):
+            except (base.Refused, base.Misconfigured, NotSent):
                 with self._folders.lock(_LOCK_SECONDS):
                     self._folders.remove([key])
                     self._records.forget([key])
                 raise
-        return Observed(key, SessionState.QUEUED, request_id, detail="asked for")
+        return base.Observed(key, base.SessionState.QUEUED, request_id, detail="asked for")
 
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, base.Observed]:
         """Return the session of each run ID; see Platform.find."""
         with self._folders.answering("find"):
             valid = [key for key in dict.fromkeys(keys) if is_key(key)]
@@ -177,7 +166,7 @@ class SkyPilotPlatform(RemoteSessions):
                     self._records.keep_output(key, self._server.log(self._name(key)))
             yield from self._folders.read(key, OUTPUT, offset, limit_bytes)
 
-    def read_quota(self, now: int) -> Sequence[HourPrice]:
+    def read_quota(self, now: int) -> Sequence[base.HourPrice]:
         """Return the highest price of an hour in the catalogue. Budgets are declared as quotas."""
         del now
         if not self._tells_price or not self._settings.accelerator:
@@ -187,9 +176,9 @@ class SkyPilotPlatform(RemoteSessions):
         if offer is None:
             return ()
         self._price = offer.dollars
-        return (HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
+        return (base.HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
 
-    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[base.Observed]:
         """Return the clusters and active launches with this pool's prefix that are not in ``our_keys``."""
         with self._folders.answering("orphans"):
             view, prefix = self._poll(now, ()), self._settings.prefix
@@ -199,9 +188,11 @@ class SkyPilotPlatform(RemoteSessions):
                 key, cluster = name.removeprefix(prefix), view.clusters.get(name)
                 if key in our_keys or END in self._folders.files(key):
                     continue
-                state = SessionState.RUNNING if cluster and cluster.status == "UP" else SessionState.QUEUED
+                state = base.SessionState.RUNNING if cluster and cluster.status == "UP" else base.SessionState.QUEUED
                 since = min(self._scheduled(cluster.launched_at), now) if cluster else None
-                orphans.append(Observed(key, state, name, since, detail=cluster.status if cluster else "asked for"))
+                orphans.append(
+                    base.Observed(key, state, name, since, detail=cluster.status if cluster else "asked for")
+                )
             return orphans
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
@@ -219,7 +210,7 @@ class SkyPilotPlatform(RemoteSessions):
             self._folders.clear()
         return removed
 
-    def _existing_session(self, request: LaunchRequest, now: int) -> Observed | None:
+    def _existing_session(self, request: base.LaunchRequest, now: int) -> base.Observed | None:
         """Return the session of this run ID if one exists, here or at the server. The caller holds the lock.
 
         Raises Refused if there is none and the pool is full, or its deadline has passed.
@@ -236,14 +227,14 @@ class SkyPilotPlatform(RemoteSessions):
         sessions = self._folders.observed(stored, lambda each: self._observe(each, view, now))
         return self._standing(request, sessions, now)
 
-    def _resources(self, request: LaunchRequest) -> dict[str, object]:
+    def _resources(self, request: base.LaunchRequest) -> dict[str, object]:
         resources = self._settings.resources(request.devices)
         if self._price is not None:
             resources["max_hourly_cost"] = self._price
         near = str(resources.get("infra", "")).startswith(_SHARED)
         if request.launch.get("store", {}).get("kind") == "directory" and not near:
             remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
-            raise Misconfigured(NAME, "launch", "a cloud's machine cannot reach a folder of this one", remedy)
+            raise base.Misconfigured(NAME, "launch", "a cloud's machine cannot reach a folder of this one", remedy)
         return resources
 
     def _adopt_cluster(self, key: str, view: _View, now: int) -> None:
@@ -265,7 +256,7 @@ class SkyPilotPlatform(RemoteSessions):
         for cluster in clusters.values():
             key = cluster.name.removeprefix(self._settings.prefix)
             if END in self._folders.files(key):
-                with suppress(PlatformError):
+                with suppress(base.PlatformError):
                     self._stop_cluster(key, cluster)
         due = [key for key in keys if self._name(key) in clusters and self._is_due(key, now)]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -278,13 +269,13 @@ class SkyPilotPlatform(RemoteSessions):
         pause = round(self._settings.poll_seconds * self._clock.scale)
         return STARTED in files and END not in files and now >= self._polled_at.get(key, now - pause) + pause
 
-    def _jobs(self, key: str) -> list[SkyJob] | PlatformError:
+    def _jobs(self, key: str) -> list[SkyJob] | base.PlatformError:
         try:
             return self._server.jobs(self._name(key))
-        except PlatformError as error:
+        except base.PlatformError as error:
             return error
 
-    def _observe(self, key: str, view: _View, now: int) -> Observed | None:
+    def _observe(self, key: str, view: _View, now: int) -> base.Observed | None:
         """Return the state of a session; its end is stored when it is first reported."""
         files = self._folders.files(key)
         if ORDER not in files:
@@ -299,10 +290,10 @@ class SkyPilotPlatform(RemoteSessions):
             if cluster is None:
                 return self._observe_end(key, order, started, now)
             return self._observe_up(key, order, started, cluster, view, now)
-        except Unreachable as error:
+        except base.Unreachable as error:
             return unclear(key, error)
 
-    def _observe_starting(self, key: str, order: Ordered, cluster: SkyCluster | None, now: int) -> Observed:
+    def _observe_starting(self, key: str, order: Ordered, cluster: SkyCluster | None, now: int) -> base.Observed:
         """Return the state of a session that was not seen running yet; cancel its launch if it is late."""
         name, late = self._name(key), self._real(now) > order.start_by
         requests = self._server.requests(name)
@@ -313,11 +304,11 @@ class SkyPilotPlatform(RemoteSessions):
                 self._server.cancel(one.id)
             detail = "given up: it did not come up in time" if late else f"launch {active[0].status.lower()}"
             stage = f"; its cluster is {cluster.status}" if cluster is not None else ""
-            waits = None if late else InQueue(detail + stage)
-            return Observed(key, SessionState.QUEUED, active[0].id, detail=detail, waits=waits)
+            waits = None if late else base.InQueue(detail + stage)
+            return base.Observed(key, base.SessionState.QUEUED, active[0].id, detail=detail, waits=waits)
         if cluster is None and not launches and not late:
             detail = "asked for, not seen at the server yet"
-            return Observed(key, SessionState.QUEUED, "", detail=detail, waits=InQueue(detail))
+            return base.Observed(key, base.SessionState.QUEUED, "", detail=detail, waits=base.InQueue(detail))
         # The list is older than the requests; the cluster may have started in between.
         if (cluster := self._server.refresh(name)) is None:
             return self._observe_end(key, order, None, now, launches)
@@ -326,10 +317,10 @@ class SkyPilotPlatform(RemoteSessions):
             # Otherwise the cluster would stay up and be billed for ever.
             if not _is_going_down(requests):
                 self._server.down(name)
-            return Observed(key, SessionState.QUEUED, "", detail="its set-up failed, and it is taken down")
+            return base.Observed(key, base.SessionState.QUEUED, "", detail="its set-up failed, and it is taken down")
         if cluster.status != "UP":
             detail = f"{cluster.status} on {cluster.where}"
-            return Observed(key, SessionState.QUEUED, "", detail=detail, waits=InQueue(detail))
+            return base.Observed(key, base.SessionState.QUEUED, "", detail=detail, waits=base.InQueue(detail))
         cost = self._cost(key, order, now)
         since = min(cost.first, cluster.launched_at) if cost else cluster.launched_at
         began = self._records.start(key, max(order.at, min(self._scheduled(since), now)))
@@ -337,12 +328,12 @@ class SkyPilotPlatform(RemoteSessions):
 
     def _observe_up(
         self, key: str, order: Ordered, started: Started, cluster: SkyCluster, view: _View, now: int
-    ) -> Observed:
+    ) -> base.Observed:
         """Return the state of a session whose cluster is in the server's records, which may be old."""
         jobs = view.jobs.get(key, [])
         if isinstance(jobs, NoCluster):
             return self._observe_end(key, order, started, now)
-        if isinstance(jobs, PlatformError):
+        if isinstance(jobs, base.PlatformError):
             # The session lasts while its cluster exists; whether its job works is known from heartbeats.
             if self._server.refresh(cluster.name) is None:
                 return self._observe_end(key, order, started, now)
@@ -355,7 +346,7 @@ class SkyPilotPlatform(RemoteSessions):
 
     def _observe_end(
         self, key: str, order: Ordered, started: Started | None, now: int, launches: Sequence[SkyRequest] = ()
-    ) -> Observed:
+    ) -> base.Observed:
         """Return the end of a session whose cluster is not in the server's records. Raises Unreachable.
 
         The cluster is refreshed once more; the server's cost estimate gives the time for which it was up.
@@ -390,12 +381,12 @@ class SkyPilotPlatform(RemoteSessions):
         """Store the output of a session and delete its cluster, unless the deletion is already requested."""
         requests = self._server.requests(cluster.name)
         if not _is_going_down(requests):
-            with suppress(PlatformError, OSError):  # a lost log costs less than a cluster that stays up
+            with suppress(base.PlatformError, OSError):  # a lost log costs less than a cluster that stays up
                 self._records.keep_output(key, self._server.log(cluster.name))
             self._server.down(cluster.name)
 
-    def _as_running(self, key: str, started: Started, cluster: SkyCluster) -> Observed:
-        return Observed(key, SessionState.RUNNING, cluster.name, started.at, detail=f"up on {cluster.where}")
+    def _as_running(self, key: str, started: Started, cluster: SkyCluster) -> base.Observed:
+        return base.Observed(key, base.SessionState.RUNNING, cluster.name, started.at, detail=f"up on {cluster.where}")
 
     def _name(self, key: str) -> str:
         return f"{self._settings.prefix}{key}"

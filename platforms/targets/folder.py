@@ -12,19 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from platforms.options import Written
-from platforms.targets.base import (
-    KEPT_RELEASES,
-    BadRelease,
-    Deployed,
-    DeployOutcome,
-    Release,
-    Served,
-    TargetBusy,
-    TargetContext,
-    TargetError,
-    TargetUnreachable,
-    target_options,
-)
+from platforms.targets import base
 from platforms.targets.reach import HOST, PLAIN_PATH, Here, Ran, Reach, Ssh, SshOptions, shell_script
 
 _ANSWER_SECONDS = 60.0  # for a read, and in addition to the time of restart and health check
@@ -79,7 +67,7 @@ class RemoteOptions(SshOptions):
     connect_seconds: Annotated[int, Written("connect_time", most=300)] = 10
     stall_seconds: Annotated[int, Written("stall_time", most=3_600)] = 30
 
-    def reach(self, name: str, context: TargetContext) -> Ssh:
+    def reach(self, name: str, context: base.TargetContext) -> Ssh:
         """Return the ssh connection to the target's machine. ``name`` is that of the target, for errors."""
         identity = (lambda: context.credential(self.identity)) if self.identity else None
         words = self.ssh_words(self.connect_seconds)
@@ -93,17 +81,17 @@ class FarOptions(RemoteOptions, Commands):
     host: Annotated[str, Written(form=HOST)] = field()
 
 
-def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+def load_ssh(name: str, options: Mapping[str, str], context: base.TargetContext) -> FolderTarget:
     """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
-    read = target_options(name, FarOptions, options)
+    read = base.target_options(name, FarOptions, options)
     path = read.path.removeprefix("~/")  # the other side's shell begins in the home folder
     return FolderTarget(name, read.reach(name, context), path, read, read.copy_seconds)
 
 
-def load_directory(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+def load_directory(name: str, options: Mapping[str, str], context: base.TargetContext) -> FolderTarget:
     """Return a target on this machine; ``path`` is required. Raises TargetError."""
     del context
-    read = target_options(name, DirectoryOptions, options)
+    read = base.target_options(name, DirectoryOptions, options)
     return FolderTarget(name, Here(name), str(Path(read.path).expanduser()), read, read.copy_seconds)
 
 
@@ -117,7 +105,7 @@ class FolderTarget:
     commands: Commands = Commands()
     copy_seconds: int = 3_600
 
-    def read(self, model: str, *, deep: bool = False) -> Served:
+    def read(self, model: str, *, deep: bool = False) -> base.Served:
         """See Target.read."""
         seconds = self.copy_seconds if deep else _ANSWER_SECONDS
         ran = self.reach.bash(_script(), ["check" if deep else "read", self.path, model], seconds)
@@ -125,30 +113,30 @@ class FolderTarget:
             raise self._failed(ran, "read what it serves")
         return self._served(ran.out)
 
-    def deploy(self, release: Release) -> Deployed:
+    def deploy(self, release: base.Release) -> base.Deployed:
         """See Target.deploy."""
         serving = self.read(release.model)
         if not (serving.proven and (serving.version, serving.digest) == (release.version, release.digest)):
             ran = self._bring("deploy", release)
             if ran.code == _RETURNED:
-                return Deployed(DeployOutcome.RETURNED, self._served(ran.out).version, ran.last_words)
+                return base.Deployed(base.DeployOutcome.RETURNED, self._served(ran.out).version, ran.last_words)
             if ran.code == _DOWN:
-                return Deployed(DeployOutcome.DOWN, None, ran.last_words)
+                return base.Deployed(base.DeployOutcome.DOWN, None, ran.last_words)
             if ran.code:
                 raise self._failed(ran, f"deploy {release.model} {release.version}")
             serving = self._served(ran.out)
-        return Deployed(DeployOutcome.SERVING, serving.version)
+        return base.Deployed(base.DeployOutcome.SERVING, serving.version)
 
-    def go_back(self, model: str, leaving: int) -> Deployed:
+    def go_back(self, model: str, leaving: int) -> base.Deployed:
         """See Target.go_back."""
         ran = self._act("back", model, leaving, "", _ANSWER_SECONDS)
         if ran.code == _DOWN:
-            return Deployed(DeployOutcome.DOWN, None, ran.last_words)
+            return base.Deployed(base.DeployOutcome.DOWN, None, ran.last_words)
         if ran.code:
             raise self._failed(ran, f"go back from {model} {leaving}")
-        return Deployed(DeployOutcome.SERVING, self._served(ran.out).version)
+        return base.Deployed(base.DeployOutcome.SERVING, self._served(ran.out).version)
 
-    def place(self, release: Release) -> None:
+    def place(self, release: base.Release) -> None:
         """Copy a release there and check its digests, without activating it. Raises as Target.deploy."""
         ran = self._bring("place", release)
         if ran.code:
@@ -160,7 +148,7 @@ class FolderTarget:
         if ran.code:
             raise self._failed(ran, f"point at {model} {version}")
 
-    def _bring(self, action: str, release: Release) -> Ran:
+    def _bring(self, action: str, release: base.Release) -> Ran:
         """Copy a release there and run ``action`` on it. A copy that exists is reused unless it proves damaged."""
         answer = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
         lies_there = any(
@@ -174,7 +162,7 @@ class FolderTarget:
             ran = self._act(action, release.model, release.version, release.digest, self.copy_seconds)
         return ran
 
-    def _copy(self, release: Release) -> None:
+    def _copy(self, release: base.Release) -> None:
         folder = f"{self.path}/{release.model}/releases/.in-{release.version}-{release.digest[:12]}"
         self.reach.copy(release, folder, self.copy_seconds)
 
@@ -182,10 +170,10 @@ class FolderTarget:
         commands = self.commands
         words = [action, self.path, model, str(version), digest]
         words += [commands.restart, commands.health, commands.return_health]
-        numbers = [str(number) for number in (commands.restart_seconds, commands.health_seconds, KEPT_RELEASES)]
+        numbers = [str(number) for number in (commands.restart_seconds, commands.health_seconds, base.KEPT_RELEASES)]
         return self.reach.bash(_script(), [*words, *numbers], seconds + commands.seconds)
 
-    def _served(self, out: str) -> Served:
+    def _served(self, out: str) -> base.Served:
         """Parse the output of activate.sh; ignore other lines that the target prints."""
         data: dict[str, str] = {}
         damaged: list[str] = []
@@ -195,11 +183,11 @@ class FolderTarget:
                 damaged += [match[2][:200]] if match[1] == "damaged" else []
         current, proven = data.get("current", ""), data.get("proven", "")
         if not (_NUMBERS.fullmatch(current) and _NUMBERS.fullmatch(proven)) or " " in current:
-            raise TargetUnreachable(self.name, "read what it serves", "its answer makes no sense")
+            raise base.TargetUnreachable(self.name, "read what it serves", "its answer makes no sense")
         digest = data.get("digest", "")
         answered = [int(number) for number in proven.split()]
         version = int(current) if current else None
-        return Served(
+        return base.Served(
             version,
             digest if _DIGEST.fullmatch(digest) else "",
             proven=version is not None and answered[:1] == [version],
@@ -207,19 +195,21 @@ class FolderTarget:
             damaged=tuple(damaged[:_DAMAGED_MAX]),
         )
 
-    def _failed(self, ran: Ran, action: str) -> TargetError:
+    def _failed(self, ran: Ran, action: str) -> base.TargetError:
         why = ran.why
         match ran.code:
             case 65:
-                return BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it again")
+                return base.BadRelease(
+                    self.name, action, why, "Deploy it again; if that does not help, export it again"
+                )
             case 66:
-                return TargetError(self.name, action, why, "Deploy a version that is good")
+                return base.TargetError(self.name, action, why, "Deploy a version that is good")
             case 69:
                 remedy = f"It needs bash, flock and GNU coreutils, and to write to {self.path}"
-                return TargetError(self.name, action, why, remedy)
+                return base.TargetError(self.name, action, why, remedy)
             case 75:
-                return TargetBusy(self.name, action, why, "Try again when that is over")
-        return TargetUnreachable(self.name, action, why, "Look at its disk; deploying again finishes or returns")
+                return base.TargetBusy(self.name, action, why, "Try again when that is over")
+        return base.TargetUnreachable(self.name, action, why, "Look at its disk; deploying again finishes or returns")
 
 
 def _script() -> bytes:

@@ -19,20 +19,7 @@ from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.artifacts.s3.client import CONTENDED, EXISTS, S3Options, code_of, translated
 from platforms.artifacts.s3.store import S3Store
-from platforms.targets.base import (
-    KEPT_RELEASES,
-    BadRelease,
-    BadTargetOption,
-    Deployed,
-    DeployOutcome,
-    Release,
-    Served,
-    TargetBusy,
-    TargetContext,
-    TargetError,
-    TargetUnreachable,
-    target_options,
-)
+from platforms.targets import base
 from platforms.targets.folder import Command, Commands, HealthTime
 from platforms.targets.reach import run
 from platforms.targets.release import SUMS
@@ -49,9 +36,9 @@ class S3TargetOptions(S3Options):
     health_seconds: HealthTime = 120
 
 
-def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Target:
+def load(name: str, options: Mapping[str, str], context: base.TargetContext) -> S3Target:
     """Return the target; ``bucket`` and ``region`` are required. Raises TargetError."""
-    read = target_options(name, S3TargetOptions, options)
+    read = base.target_options(name, S3TargetOptions, options)
     named = read.credentials and "/" not in read.credentials
     credentials = str(context.credential(read.credentials)) if named else ""
     from botocore.exceptions import BotoCoreError
@@ -60,7 +47,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
         client = read.client(credentials=credentials)
     except (BotoCoreError, ValueError) as error:
         remedy = "Correct profile, credentials, region or endpoint"
-        raise BadTargetOption(name, "use its options", str(error), remedy) from error
+        raise base.BadTargetOption(name, "use its options", str(error), remedy) from error
     commands = Commands(health=read.health, health_seconds=read.health_seconds)
     store = S3Store(client, read.bucket, prefix=read.prefix)
     return S3Target(name, store, commands)
@@ -87,49 +74,49 @@ class S3Target:
     store: S3Store
     commands: Commands
 
-    def read(self, model: str, *, deep: bool = False) -> Served:
+    def read(self, model: str, *, deep: bool = False) -> base.Served:
         """See Target.read."""
         with self._explained("read what it serves"):
             pointer = self._pointer(model)
             if not pointer.releases:
-                return Served()
+                return base.Served()
             (version, digest), *before = pointer.releases
             damaged = tuple(self._damaged(model, version, digest)) if deep else ()
             older = tuple(number for number, _ in before)
-            return Served(version, digest, proven=pointer.proven, before=older, damaged=damaged)
+            return base.Served(version, digest, proven=pointer.proven, before=older, damaged=damaged)
 
-    def deploy(self, release: Release) -> Deployed:
+    def deploy(self, release: base.Release) -> base.Deployed:
         """See Target.deploy."""
         with self._explained(f"deploy {release.model} {release.version}"):
             pointer, new = self._pointer(release.model), (release.version, release.digest)
             if pointer.releases[:1] != (new,):
                 if any(number == release.version and digest != release.digest for number, digest in pointer.releases):
                     why = f"another release of version {release.version} was served there"
-                    raise BadRelease(self.name, "deploy it", why, "Export it under a new number")
+                    raise base.BadRelease(self.name, "deploy it", why, "Export it under a new number")
                 self._send(release)
                 others = [one for one in pointer.releases if one != new]
                 self._point(
-                    release.model, (new, *others)[:KEPT_RELEASES], pointer.mark, proven=not self.commands.health
+                    release.model, (new, *others)[: base.KEPT_RELEASES], pointer.mark, proven=not self.commands.health
                 )
             back = self._proved(release.model, new)
             self._prune(release.model)
-            return back or Deployed(DeployOutcome.SERVING, release.version)
+            return back or base.Deployed(base.DeployOutcome.SERVING, release.version)
 
-    def go_back(self, model: str, leaving: int) -> Deployed:
+    def go_back(self, model: str, leaving: int) -> base.Deployed:
         """See Target.go_back."""
         with self._explained(f"go back from {model} {leaving}"):
             pointer = self._pointer(model)
             now = pointer.releases[0][0] if pointer.releases else None
             if now != leaving:
-                return Deployed(DeployOutcome.SERVING, now)
+                return base.Deployed(base.DeployOutcome.SERVING, now)
             if len(pointer.releases) < 2:
-                raise TargetError(
+                raise base.TargetError(
                     self.name, "go back", f"no version before {leaving} is kept", "Deploy a version that is good"
                 )
             self._point(model, pointer.releases[1:], pointer.mark, proven=True)
-            return Deployed(DeployOutcome.SERVING, pointer.releases[1][0])
+            return base.Deployed(base.DeployOutcome.SERVING, pointer.releases[1][0])
 
-    def _proved(self, model: str, new: tuple[int, str]) -> Deployed | None:
+    def _proved(self, model: str, new: tuple[int, str]) -> base.Deployed | None:
         """Check the health of the active version unless it is proven; return the outcome if it fails, else None.
 
         On failure the pointer goes back to the version before, if there is one. Raises TargetBusy.
@@ -139,14 +126,14 @@ class S3Target:
         why = self._fault(model, *new)
         now = self._pointer(model)
         if now.releases[:1] != (new,):
-            raise TargetBusy(self.name, "prove it", "another deployer was faster", "Try again")
+            raise base.TargetBusy(self.name, "prove it", "another deployer was faster", "Try again")
         if not why:
             self._point(model, now.releases, now.mark, proven=True)
             return None
         if len(now.releases) < 2:
-            return Deployed(DeployOutcome.DOWN, None, why)
+            return base.Deployed(base.DeployOutcome.DOWN, None, why)
         self._point(model, now.releases[1:], now.mark, proven=True)
-        return Deployed(DeployOutcome.RETURNED, now.releases[1][0], why)
+        return base.Deployed(base.DeployOutcome.RETURNED, now.releases[1][0], why)
 
     def _fault(self, model: str, version: int, digest: str) -> str:
         """Run the health check; return why it fails, or ""."""
@@ -157,16 +144,16 @@ class S3Target:
             return f"the health check took longer than {self.commands.health_seconds} s"
         return f"the health check failed with {ran.code}: {ran.last_words}" if ran.code else ""
 
-    def _send(self, release: Release) -> None:
+    def _send(self, release: base.Release) -> None:
         """Upload the missing files of a release, SHA256SUMS last. Existing objects must have the right size."""
         folder = _folder(release.model, release.version, release.digest)
         for name, digest in release.files.items():
             if sha256_file(release.folder / name) != digest:
-                raise BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it again")
+                raise base.BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it again")
             self.store.create(f"{folder}{name}", release.folder / name)
             if self.store.size(f"{folder}{name}") != (release.folder / name).stat().st_size:
                 why = f"{name} lies there already and is of another size"
-                raise BadRelease(self.name, "send it", why, f"Look at {folder} in the bucket, and delete it")
+                raise base.BadRelease(self.name, "send it", why, f"Look at {folder} in the bucket, and delete it")
         self.store.create(f"{folder}{SUMS}", release.sums)
 
     def _point(self, model: str, releases: tuple[tuple[int, str], ...], mark: str, *, proven: bool) -> None:
@@ -185,7 +172,7 @@ class S3Target:
             except ClientError as error:
                 if code_of(error) not in EXISTS | CONTENDED:
                     raise
-                raise TargetBusy(self.name, "point at it", "another deployer was faster", "Try again") from error
+                raise base.TargetBusy(self.name, "point at it", "another deployer was faster", "Try again") from error
 
     def _pointer(self, model: str) -> _Pointer:
         """Read the pointer, empty if there is no object. Raises StoreError; TargetUnreachable if it is malformed."""
@@ -200,10 +187,10 @@ class S3Target:
             document = read_json(data)
             listed = [document, *document["before"]]
             releases = tuple((int(one["version"]), str(one["digest"])) for one in listed)
-            if document["model"] != model or document["format"] != _FORMAT or len(releases) > KEPT_RELEASES:
+            if document["model"] != model or document["format"] != _FORMAT or len(releases) > base.KEPT_RELEASES:
                 raise ValueError(model)
         except (ValueError, KeyError, TypeError):
-            raise TargetUnreachable(
+            raise base.TargetUnreachable(
                 self.name, "read what it serves", f"{model}/current.json makes no sense", "Mend or delete that object"
             ) from None
         return _Pointer(releases, str(answer["ETag"]), document.get("proven") is not False)
@@ -238,9 +225,9 @@ class S3Target:
         try:
             yield
         except StoreUnreachable as error:
-            raise TargetUnreachable(self.name, action, error.why, error.remedy) from error
+            raise base.TargetUnreachable(self.name, action, error.why, error.remedy) from error
         except StoreError as error:
-            raise TargetError(self.name, action, error.why, error.remedy) from error
+            raise base.TargetError(self.name, action, error.why, error.remedy) from error
 
 
 def _folder(model: str, version: int, digest: str) -> str:

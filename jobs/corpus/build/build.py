@@ -17,21 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 from zlib import crc32
 
+from jobs.corpus import manifest as manifests
 from jobs.corpus.build.rules import Rules, Tags
 from jobs.corpus.card import describe, licence_of
 from jobs.corpus.errors import BadParameter, CorpusError, Findings, Kind
 from jobs.corpus.leaks import text_of, texts_with_items
-from jobs.corpus.manifest import (
-    FINDINGS_NAME,
-    FORMAT,
-    MANIFEST_NAME,
-    CorpusManifest,
-    Shard,
-    ShardFile,
-    open_corpus,
-    publish_by_content,
-    staging,
-)
 from jobs.corpus.options import SHINGLE_WORDS, CorpusOptions, SourceWeight, weight_of
 from jobs.corpus.read.records import CorpusDocument, clean
 from jobs.corpus.read.sources import Loader, Source, label_of
@@ -68,7 +58,7 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
     test_sets: Sequence[Path] = (),
     find_leaks: Callable[[Path, Mapping[str, str]], Mapping[str, str]] = texts_with_items,
     progress: Callable[[BuildProgress], None] = lambda _progress: None,
-) -> CorpusManifest:
+) -> manifests.CorpusManifest:
     """Build the corpus of `sources` in `out_dir/<version>` and return its manifest. Raises CorpusError, OSError.
 
     The version names the content: the same documents and parameters give the same version, whatever the order of
@@ -86,7 +76,7 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
     findings = Findings()
     keywords, rules = Keywords(domains), Rules(options.rules, domains, findings)
     loader = Loader(findings, options, own_folder=out_dir)
-    with staging(out_dir) as scratch, (scratch / "spool").open("w+b") as spool_file:
+    with manifests.staging(out_dir) as scratch, (scratch / "spool").open("w+b") as spool_file:
         spool = Spool(spool_file, findings, keywords, rules)
         # Sorted, so that findings are listed in the same order whatever the order of the arguments.
         for source in sorted(sources, key=lambda source: (source.label, repr(source))):
@@ -128,8 +118,8 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
                 if index % _REPORT_EVERY == 0:
                     progress(BuildProgress("writing", index, len(ids), loader.bytes_read))
             train, kept_out = writer.finish()
-        findings.write(folder / FINDINGS_NAME)
-        manifest = CorpusManifest(
+        findings.write(folder / manifests.FINDINGS_NAME)
+        manifest = manifests.CorpusManifest(
             folder=out_dir,
             version="",
             train=train,
@@ -162,8 +152,8 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
             overlap=_overlap(domains_of),
             keywords=tagger.counts(),
         )
-        target = publish_by_content(manifest, FORMAT, folder, MANIFEST_NAME, out_dir)
-    built = open_corpus(target)
+        target = manifests.publish_by_content(manifest, manifests.FORMAT, folder, manifests.MANIFEST_NAME, out_dir)
+    built = manifests.open_corpus(target)
     licences: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for entry in entries:
         licences[label_of(entry.source)][entry.licence] += 1
@@ -250,9 +240,9 @@ class _Writer:
     def __init__(self, folder: Path, shard_bytes: int) -> None:
         self._folder = folder
         self._shard_bytes = shard_bytes
-        self._held_out = ShardFile(folder, "heldout.jsonl")
-        self._train = ShardFile(folder, "train-00000.jsonl")
-        self._finished: list[Shard] = []
+        self._held_out = manifests.ShardFile(folder, "heldout.jsonl")
+        self._train = manifests.ShardFile(folder, "train-00000.jsonl")
+        self._finished: list[manifests.Shard] = []
 
     def write(self, row: bytes, text_bytes: int, *, held_out: bool) -> None:
         if held_out:
@@ -260,10 +250,10 @@ class _Writer:
             return
         if self._train.bytes and self._train.bytes + len(row) > self._shard_bytes:
             self._finished.append(self._train.finish())
-            self._train = ShardFile(self._folder, f"train-{len(self._finished):05d}.jsonl")
+            self._train = manifests.ShardFile(self._folder, f"train-{len(self._finished):05d}.jsonl")
         self._train.write(row, text_bytes)
 
-    def finish(self) -> tuple[tuple[Shard, ...], Shard]:
+    def finish(self) -> tuple[tuple[manifests.Shard, ...], manifests.Shard]:
         return (*self._finished, self._train.finish()), self._held_out.finish()
 
     def close(self) -> None:

@@ -25,18 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..log import log
-from ..store.lock import (
-    LOCK,
-    LOCK_BYTES_MAX,
-    WHEELS,
-    BadLock,
-    Lock,
-    Pin,
-    canonical,
-    parse_lock,
-    parse_wheels,
-    requirement_lines,
-)
+from ..store import lock as locks
 from ..store.transport import Transport
 from ..whole_file import write_whole
 from .failure import ErrorClass, Failure
@@ -68,22 +57,22 @@ def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Trans
                 shutil.rmtree(scratch, ignore_errors=True)
             fcntl.flock(hold, fcntl.LOCK_SH)
         os.utime(place / MARK)
-    except BadLock as error:
+    except locks.BadLock as error:
         raise Failure("store", f"the lock {packages.lock!r} cannot be used: {error}") from None
     except OSError as error:
         raise Failure("store", f"the packages of the lane cannot be put in place: {error}") from None
     return place
 
 
-def _read_lock(transport: Transport, packages: Packages) -> Lock:
+def _read_lock(transport: Transport, packages: Packages) -> locks.Lock:
     with tempfile.TemporaryDirectory(prefix="uff-lock-") as folder:
-        place = Path(folder) / LOCK
-        transport.fetch(f"{packages.lock}/{LOCK}", place)
+        place = Path(folder) / locks.LOCK
+        transport.fetch(f"{packages.lock}/{locks.LOCK}", place)
         with place.open("rb") as stream:
-            return parse_lock(stream.read(LOCK_BYTES_MAX + 1), packages.lock.rpartition("/")[2])
+            return locks.parse_lock(stream.read(locks.LOCK_BYTES_MAX + 1), packages.lock.rpartition("/")[2])
 
 
-def _pins(lock: Lock, packages: Packages) -> Mapping[str, Pin]:
+def _pins(lock: locks.Lock, packages: Packages) -> Mapping[str, locks.Pin]:
     own, wanted = f"{sys.version_info[0]}.{sys.version_info[1]}", packages.target.partition("-")[0]
     if own != wanted:
         raise Failure(
@@ -93,7 +82,7 @@ def _pins(lock: Lock, packages: Packages) -> Mapping[str, Pin]:
         )
     if packages.target not in lock.targets:
         raise Failure("environment", f"the lock has nothing for {packages.target}: schedctl queue update JOB")
-    return {canonical(pin.name): pin for pin in lock.targets[packages.target]}
+    return {locks.canonical(pin.name): pin for pin in lock.targets[packages.target]}
 
 
 def _is_there(place: Path) -> bool:
@@ -106,7 +95,7 @@ def _image() -> Mapping[str, metadata.Distribution]:
     for distribution in metadata.distributions(path=_site_folders()):
         name = distribution.metadata["Name"]
         if name:
-            result.setdefault(canonical(name), distribution)
+            result.setdefault(locks.canonical(name), distribution)
     return result
 
 
@@ -135,10 +124,10 @@ def _wheelhouse(transport: Transport, packages: Packages, folder: Path) -> Path 
         return None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    transport.fetch(f"{packages.wheels}/{WHEELS}", folder / WHEELS)
-    for name, digest in parse_wheels((folder / WHEELS).read_bytes()).items():
+    transport.fetch(f"{packages.wheels}/{locks.WHEELS}", folder / locks.WHEELS)
+    for name, digest in locks.parse_wheels((folder / locks.WHEELS).read_bytes()).items():
         if transport.fetch(f"{packages.wheels}/{digest}", folder / name) != digest:
-            raise BadLock(f"the wheel {name} does not have the digest it is named by")
+            raise locks.BadLock(f"the wheel {name} does not have the digest it is named by")
     return folder
 
 
@@ -146,13 +135,18 @@ class _Build:
     """The build of one environment."""
 
     def __init__(
-        self, place: Path, lock: Lock, pins: Mapping[str, Pin], image: Mapping[str, metadata.Distribution], tool: Tool
+        self,
+        place: Path,
+        lock: locks.Lock,
+        pins: Mapping[str, locks.Pin],
+        image: Mapping[str, metadata.Distribution],
+        tool: Tool,
     ) -> None:
         self._place, self._lock, self._pins, self._image = place, lock, pins, image
         self._tool, self._lane = tool, tool.lane
         self._python = place / "bin" / "python"
         self._site = place / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-        self._fetched: dict[str, Pin] = {}
+        self._fetched: dict[str, locks.Pin] = {}
         self._own: dict[str, Installed] = {}
 
     def run(self) -> None:
@@ -196,8 +190,8 @@ class _Build:
                 log(self._lane, f"packages: {_why(missing)}, and the lock has nothing better")
         return result
 
-    def _differs(self, pin: Pin) -> bool:
-        there = self._image.get(canonical(pin.name))
+    def _differs(self, pin: locks.Pin) -> bool:
+        there = self._image.get(locks.canonical(pin.name))
         return there is None or there.version.partition("+")[0] != pin.version
 
     def _see(self, name: str) -> Installed | None:
@@ -212,13 +206,13 @@ class _Build:
             if why:
                 log(self._lane, f"packages: {self._pins[name].name} {self._pins[name].version} is fetched: {why}")
         listed = self._place / "lock.txt"
-        listed.write_text(requirement_lines(pins))
+        listed.write_text(locks.requirement_lines(pins))
         reasons = "; ".join(why for why in wanted.values() if why)
         install(self._tool, self._python, listed, reasons)
         self._fetched.update({name: self._pins[name] for name in wanted})
         for distribution in metadata.distributions(path=[str(self._site)]):
             if distribution.metadata["Name"]:
-                self._own[canonical(distribution.metadata["Name"])] = Installed(
+                self._own[locks.canonical(distribution.metadata["Name"])] = Installed(
                     distribution.version, tuple(distribution.requires or ())
                 )
 
@@ -380,7 +374,7 @@ def unmet(
             continue  # an old package of the image has a requirement that pip cannot parse either
         if demand.marker is not None and not demand.marker.evaluate({**markers, "extra": extra}):
             continue
-        name = canonical(demand.name)
+        name = locks.canonical(demand.name)
         there = see(name)
         if there is None or not _meets(demand, there.version, pinned.get(name)):
             unmet_by_key.setdefault((name, by), Unmet(name, by, text, there.version if there else ""))

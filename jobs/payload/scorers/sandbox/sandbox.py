@@ -21,17 +21,7 @@ from itertools import chain, product
 from pathlib import Path, PurePosixPath
 
 from ...clock import stopwatch
-from .confine import (
-    FILE_BYTES_MAX,
-    FILES_MAX,
-    Confinement,
-    How,
-    SandboxEnded,
-    SandboxLimits,
-    SandboxMissing,
-    confine,
-    seccomp_filter,
-)
+from . import confine
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
@@ -72,8 +62,8 @@ class Sandbox:
 
     python: str
     drop_to: int | None
-    confinement: Confinement
-    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    confinement: confine.Confinement
+    limits: confine.SandboxLimits = field(default_factory=confine.SandboxLimits)
     has_proc: bool = True
 
     @property
@@ -86,7 +76,7 @@ class Sandbox:
         """Remove the control groups that were created for it."""
         self.confinement.leave()
 
-    def run(self, *programs: Program) -> list[SandboxEnded]:
+    def run(self, *programs: Program) -> list[confine.SandboxEnded]:
         """Run programs in parallel until all have ended, or one exceeds a limit; return how each ended.
 
         The descriptors ``keeps`` of a program are closed here after its start, so that a pipe ends with the programs.
@@ -146,7 +136,7 @@ class Sandbox:
         _check(program.files)
         with contextlib.ExitStack() as opened:
             files = {path: _in_memory(content, opened) for path, content in program.files.items()}
-            calls = _in_memory(seccomp_filter(), opened)
+            calls = _in_memory(confine.seccomp_filter(), opened)
             process = subprocess.Popen(
                 self.command(program.words, files, calls),
                 stdin=subprocess.DEVNULL,
@@ -178,7 +168,7 @@ class _Started:
         self.process = process
         self.stream = process.stdout
         self.output = bytearray()
-        self.how: How | None = None
+        self.how: confine.How | None = None
 
     def read(self, most: int) -> bool:
         """Read the available output; return False at its end, or if it is longer than ``most`` bytes."""
@@ -188,7 +178,7 @@ class _Started:
             self.how = "output"
         return bool(piece) and self.how is None
 
-    def takes_too_much(self, limits: SandboxLimits) -> bool:
+    def takes_too_much(self, limits: confine.SandboxLimits) -> bool:
         """Return whether it uses more memory, or more files in memory, than a run may."""
         pid = self.process.pid
         files = max(files_of(pid, folder) for folder in (_TMP, "/box"))
@@ -203,15 +193,15 @@ class _Started:
         self.process.wait(_REAP_SECONDS)
         self.stream.close()
 
-    def ended(self) -> SandboxEnded:
+    def ended(self) -> confine.SandboxEnded:
         """Return how it ended."""
         status = self.process.returncode
         # Within, a signal shows as 128 and its number, as in a shell.
-        how: How = self.how or ("exited" if 0 <= status < 128 else "killed")
-        return SandboxEnded(how, status, bytes(self.output))
+        how: confine.How = self.how or ("exited" if 0 <= status < 128 else "killed")
+        return confine.SandboxEnded(how, status, bytes(self.output))
 
 
-def _watch(started: Sequence[_Started], deadline: float, limits: SandboxLimits, *, counted: bool) -> None:
+def _watch(started: Sequence[_Started], deadline: float, limits: confine.SandboxLimits, *, counted: bool) -> None:
     """Read all outputs until all programs have ended or one exceeds a limit; with ``counted`` also of memory."""
     with selectors.DefaultSelector() as waiting:
         for one in started:
@@ -253,7 +243,7 @@ def check_tools() -> None:
     packages = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
     for program, package in packages.items():
         if shutil.which(program) is None:
-            raise SandboxMissing(
+            raise confine.SandboxMissing(
                 f"there is no {program}", f"install the package {package} (Debian: apt-get install {package})"
             )
 
@@ -284,10 +274,9 @@ def _options_of(files: Mapping[str, int]) -> list[str]:
 
 def _check(files: Mapping[str, bytes]) -> None:
     """Raise ValueError for too many or too large files, and for paths that lead outside of ``/in``."""
-    if len(files) > FILES_MAX or sum(map(len, files.values())) > FILE_BYTES_MAX:
-        raise ValueError(
-            f"{len(files)} files: a program gets at most {FILES_MAX}, of {FILE_BYTES_MAX >> 20} MiB together"
-        )
+    if len(files) > confine.FILES_MAX or sum(map(len, files.values())) > confine.FILE_BYTES_MAX:
+        most = f"{confine.FILES_MAX}, of {confine.FILE_BYTES_MAX >> 20} MiB together"
+        raise ValueError(f"{len(files)} files: a program gets at most {most}")
     for path in files:
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or not path.isprintable() or len(path) > 200:
@@ -360,7 +349,7 @@ def _held_by_sockets(net: Path) -> int:
 
 
 # Before anything else is run in a sandbox, a probe checks that it prevents what it must prevent.
-_PROBE_LIMITS = SandboxLimits(wall_seconds=15.0, cpu_seconds=5, processes=16)
+_PROBE_LIMITS = confine.SandboxLimits(wall_seconds=15.0, cpu_seconds=5, processes=16)
 # Each attempt must fail inside; the probe prints those that did not.
 _PROBE = """
 import ctypes, os, socket
@@ -410,11 +399,11 @@ _REMEDIES = {  # by what bubblewrap's message holds
 }
 
 
-def open_sandbox(limits: SandboxLimits | None = None) -> Sandbox:
+def open_sandbox(limits: confine.SandboxLimits | None = None) -> Sandbox:
     """Return a sandbox with ``limits`` that has passed the probe; the caller closes it. Raises SandboxMissing."""
-    limits = limits or SandboxLimits()
+    limits = limits or confine.SandboxLimits()
     check_tools()
-    confinement = confine(limits)
+    confinement = confine.confine(limits)
     try:
         held = _held(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
     except BaseException:
@@ -442,7 +431,7 @@ def _held(sandbox: Sandbox) -> Sandbox:
             continue
         if ended.clean and words[1:] == ["1000", "none"]:
             return tried
-        raise SandboxMissing(
+        raise confine.SandboxMissing(
             f"the sandbox does not hold: {' '.join(words[1:]) or 'it said nothing'}",
             "tested code would not be contained; look at the versions of bubblewrap and of the kernel",
         )
@@ -450,4 +439,4 @@ def _held(sandbox: Sandbox) -> Sandbox:
     remedy = next(
         (cure for sign, cure in _REMEDIES.items() if sign in text), "try: bwrap --unshare-all --ro-bind / / true"
     )
-    raise SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)
+    raise confine.SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)
