@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from jobs.duration import parse_duration
+from jobs.duration import parse_duration, show_duration
 from jobs.nouns.pool import Pool
+from jobs.nouns.values import key_of
 from scheduler.cli.commands.complete import PoolName, pool_names
 from scheduler.cli.shell.command import Listing, Reason, argument, command, option, parsed
 from scheduler.cli.shell.context import Cli
@@ -65,6 +66,24 @@ def close(
     with cli.app.database.write() as tx:
         limits.close_pool(tx, name, until, why, cli.now, cli.who)
     _answer(cli, name, f"is closed until {cli.out.instant(until)}" if until else "is closed until it is opened")
+
+
+@command("schedctl pools facts", "schedctl pools facts --json", kind=Listing)
+def facts(cli: Cli) -> None:
+    """List the facts about pools that settings do not set: by documents of the platform or an acceptance run."""
+    listed = [(pool, name, fact) for pool, facts in cli.app.facts().items() for name, fact in sorted(facts.items())]
+    cli.out.data({"facts": [{"pool": pool, "name": name, **fact} for pool, name, fact in listed]})
+    rows = [
+        (pool, key_of(name), *(_fact_value(name, fact[key]) for key in ("value", "assumed")), str(fact["source"]))
+        for pool, name, fact in listed
+    ]
+    cli.out.table(("pool", "fact", "value", "~assumed", "~source"), rows)
+    if not listed:
+        cli.out.say("No facts: settings and defaults hold.")
+
+
+def _fact_value(name: str, value: int | str) -> str:
+    return show_duration(value) if isinstance(value, int) and name != key_of(name) else str(value)
 
 
 def _answer(cli: Cli, name: str, done: str) -> None:

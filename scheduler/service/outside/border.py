@@ -358,9 +358,9 @@ class RejectionLog:
         if len(last) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in last):
             return  # the previous daemon has written the event
         redact = self._ports.redact
-        said = [
+        values = [
             {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]
         ]
         why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
-        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=said)
+        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=values)
         self._ports.log.warning(REFUSED, subject=one.subject, what=one.what, why=why)

@@ -1,5 +1,6 @@
 """What the commands do and show to people."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -257,6 +258,17 @@ def test_pools_show_where_limits_come_from_and_what_is_closed(
         assert limits.closures(tx) == {}
         told = events.tail(tx, kinds=["pool.closed", "pool.opened"])
     assert [event.by for event in told] == ["mia", "mia"], "not the daemon"
+
+
+def test_facts_are_listed_with_their_sources(world: Database, home: Path, schedctl: Schedctl) -> None:
+    assert schedctl("pools", "facts").err == "No facts: settings and defaults hold.\n"
+    fact = {"value": 7_200, "assumed": 1_800, "source": "acceptance 2026-11-21, visible"}
+    (home / "state" / "facts.json").write_text(json.dumps({"kaggle": {"visibility_seconds": fact}}))
+    assert schedctl("pools", "facts").out.splitlines()[1].split(maxsplit=4) == [
+        "kaggle", "visibility", "2h", "30m", "acceptance 2026-11-21, visible",
+    ]  # fmt: skip
+    (listed,) = schedctl("pools", "facts", "--json").document["facts"]
+    assert listed == {"pool": "kaggle", "name": "visibility_seconds", **fact}
 
 
 def test_runs_are_listed_the_newest_first_and_filtered(world: Database, schedctl: Schedctl) -> None:
