@@ -16,7 +16,9 @@ ALIASES: dict[str, str] = {
 }
 """Aliases of commands."""
 
-_NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause")  # they stop work: suggested, never run
+# They stop work: suggested, never run.
+_NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause", "pools close", "runs stop")
+_FORMS = {"json": "--json", "yaml": "--json", "wide": "--wide"}  # JSON is valid YAML
 
 
 @cache
@@ -26,16 +28,17 @@ def meanings() -> dict[str, str]:
 
 
 def in_our_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments with options of other programs (``-o json``, ``-V``) and ``help`` translated to ours."""
+    """Return the arguments with options of other programs (``-o yaml``, ``-V``) and ``help`` translated to ours."""
     written = list(words)
     end = written.index("--") if "--" in written else len(written)
     ours, after = written[:end], written[end:]
     for at, word in reversed(list(enumerate(ours))):
-        if word in {"-ojson", "-o=json", "--output=json"}:
-            ours[at] = "--json"
-        elif word in {"-o", "--output"} and ours[at + 1 : at + 2] == ["json"]:
-            ours[at : at + 2] = ["--json"]
-    if ours[:1] == ["-V"]:
+        for form, option in _FORMS.items():
+            if word in {f"-o{form}", f"-o={form}", f"--output={form}"}:
+                ours[at] = option
+            elif word in {"-o", "--output"} and ours[at + 1 : at + 2] == [form]:
+                ours[at : at + 2] = [option]
+    if ours[:1] in (["-V"], ["-v"]):
         ours[0] = "--version"
     elif ours[:1] == ["help"] or ours[1:] == ["help"]:
         ours = [*(word for word in ours if word != "help"), "--help"]
@@ -51,16 +54,17 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
     guess = _longest(args)
     if guess is None:
         return None
-    commands, length = guess
-    wrong, rest = f'There is no command "{" ".join(args[:length])}"', list(args[length:])
+    commands, typed_words, rest = guess
+    wrong = f'There is no command "{" ".join(typed_words)}"'
     if commands.startswith("!"):
         why, remedy = commands[1:].split(" | ")
-        raise UsageFault(wrong, why, remedy.format(config=config))
+        job = next((word for word in rest if not word.startswith("-")), "JOB")
+        raise UsageFault(wrong, why, remedy.format(config=config).replace("JOB", job))
     from shlex import join
 
     choices = commands.split(" | ")
-    # Among several alternatives, one without JOB applies to everything: it takes no name.
-    typed = [_filled(one, rest if "JOB" in one or not choices[1:] else ()) for one in choices]
+    # Among several alternatives, one that needs no name applies to everything.
+    typed = [_filled(one, rest if "JOB" in one or "@N" in one or not choices[1:] else ()) for one in choices]
     suggestions = [f"schedctl {join(command)}" for command in typed]
     is_whole = not choices[1:] and not any(word.isupper() for word in typed[0])
     if is_whole and not commands.startswith(_NOT_OFFERED) and _agreed(suggestions[0]):
@@ -68,14 +72,16 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
     raise UsageFault(wrong, "schedctl has another word for it", f"Use: {', or: '.join(suggestions)}")
 
 
-def _longest(args: Sequence[str]) -> tuple[str, int] | None:
-    """Return the entry of :func:`meanings` for the longest guess that ``args`` begin with, and its length in words."""
+def _longest(args: Sequence[str]) -> tuple[str, list[str], list[str]] | None:
+    """Return the entry of :func:`meanings` for the longest guess that ``args`` begin with, its words, and the rest."""
     command_of = {guess: command for command, guesses in meanings().items() for guess in guesses.split(", ")}
     for length in (3, 2, 1):
-        words = list(args[:length])
-        for guess in (" ".join(words), " ".join([*words[:-1], "JOB"])):
-            if len(words) == length and guess in command_of:
-                return command_of[guess], length - guess.endswith(" JOB")
+        typed, rest = list(args[:length]), list(args[length:])
+        words = ["queue" if typed[:1] == ["jobs"] else typed[0], *typed[1:]] if len(typed) == length else []
+        if (guess := " ".join(words)) in command_of:
+            return command_of[guess], typed, rest
+        if words and not words[-1].startswith("-") and (guess := " ".join([*words[:-1], "JOB"])) in command_of:
+            return command_of[guess], typed, [typed[-1], *rest]
     return None
 
 

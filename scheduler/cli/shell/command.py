@@ -69,6 +69,7 @@ class CliCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; warn on standard error of options given by their old names."""
         own = args[: args.index("--")] if "--" in args else args
+        ctx.meta["args"] = list(args)  # a message about an option that there is not shows the whole command
         options = {option for param in self.params for option in param.opts}
         for word in dict.fromkeys(word.partition("=")[0] for word in own):
             if _RENAMED.get(word) in options:

@@ -1,6 +1,7 @@
 """Messages for usage errors, which replace those of the command-line parser."""
 
 import re
+import shlex
 from difflib import get_close_matches
 from typing import Any
 
@@ -46,8 +47,17 @@ def _option(error: Any, command: str) -> str:
     if _NUMBER.fullmatch(name) or re.fullmatch("[0-9]+", name[1:]):
         return f"{problem}. A number below zero is written after --, as in: -- {name}"
     if command.endswith(" submit"):
-        return f"{problem}. Options of the script go after --: schedctl submit train.py --target-step 2000 -- {name}"
+        return f"{problem}. Options of the script go after --: {command} {_moved(error.ctx.meta['args'], name)}"
     return problem
+
+
+def _moved(args: list[str], name: str) -> str:
+    """Return the arguments of ``submit`` with the option ``name`` and its value moved to those of the script."""
+    end = args.index("--") if "--" in args else len(args)
+    at = next(at for at, word in enumerate(args) if word.startswith(name))
+    is_alone = "=" in args[at] or at + 1 == end or args[at + 1].startswith("-") or args[at + 1].endswith((".py", ".sh"))
+    after = at + (1 if is_alone else 2)
+    return shlex.join([*args[:at], *args[after:end], "--", *args[end + 1 :], *args[at:after]])
 
 
 def _missing(error: Any, command: str) -> str:
