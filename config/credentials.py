@@ -6,8 +6,6 @@ folder. Other files (``kaggle``, ``aws``, ``web``) are read where they are neede
 config.layers.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator, Mapping

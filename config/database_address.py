@@ -4,8 +4,6 @@ One form is a URL ``scheme://user:password@host/name?sslpassword=...`` whose pas
 have been encoded, the other is libpq's list of ``name=value``. Any other text counts as a secret as a whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from urllib.parse import unquote, unquote_plus

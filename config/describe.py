@@ -1,7 +1,5 @@
 """All settings as text, with their origin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The error of this package."""
 
-from __future__ import annotations
-
 from jobs.problem import Problem, ProblemsFound
 
 __all__ = ["ConfigError", "Problem"]

@@ -4,8 +4,6 @@ Credential files are read again when they change, so that a new token is known a
 here raises, because the code that needs a file reports that it cannot be read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

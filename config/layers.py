@@ -5,8 +5,6 @@ merged by key; all other values, including lists, are replaced as a whole. Stand
 its few keys from here without the model.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import tomllib

@@ -1,7 +1,5 @@
 """Load all settings: read the layers, validate the whole, and report each problem in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

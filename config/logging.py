@@ -1,7 +1,5 @@
 """Logging: one line per event of this program and of its libraries, as JSON or for a console, with secrets redacted."""
 
-from __future__ import annotations
-
 import logging
 import logging.handlers
 import os

@@ -1,7 +1,5 @@
 """The settings that reading commands need, without the cost of the complete settings model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of settings that contain secrets."""
 
-from __future__ import annotations
-
 import re
 
 _SECRET_NAME = re.compile(

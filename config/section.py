@@ -1,7 +1,5 @@
 """Common parts of the settings model: the base class, field types, and functions that walk through tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, Self, get_args, get_type_hints

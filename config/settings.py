@@ -4,8 +4,6 @@ A key in a file is the field's name without ``_seconds``: ``cycle = "30s"`` sets
 and their explanation are in ``defaults.toml``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -304,7 +302,7 @@ class AgentSettings(Section):
     hours_per_day: Annotated[float, values.Bounds(ge=0, le=100_000), values.NUMBER] | None = None
 
     @property
-    def limits(self) -> AgentLimits | None:
+    def limits(self) -> "AgentLimits | None":
         """The limits in whole seconds; one that is not set is 1 h for a change, or 4 h for a day."""
         change, day = self.hours_without_asking, self.hours_per_day
         if change is None and day is None:
@@ -353,7 +351,7 @@ class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two librarie
     _layers: Layers = PrivateAttr(default_factory=Layers)
 
     @classmethod
-    def of(cls, layers: Layers) -> Settings:
+    def of(cls, layers: Layers) -> "Settings":
         """Return the settings from all layers together. Raises ValidationError."""
         settings = cls(**layers.values)
         settings._layers = layers

@@ -16,8 +16,6 @@ A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, 
 A job file for ``schedctl queue add`` is one such table without its heading.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class Catalogue:
 
     jobs: tuple[JobSpec, ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ab: tuple[AbTest, ...] = ()
+    ab: "tuple[AbTest, ...]" = ()
 
     @property
     def test_sets(self) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Child processes that handle untrusted input: their environment contains only what is listed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

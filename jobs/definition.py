@@ -1,7 +1,5 @@
 """Convert the table of a job to a JobSpec and back. Every invalid key is reported, not only the first."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Durations, instants and cycles as people write them: 30h, 90m, 1h 30m, 2d."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

@@ -4,8 +4,6 @@ A heartbeat and a result (``result.json``) are one kind of document; only the re
 payloads are read too: missing fields are None. docs/your-own-training.md lists what is accepted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Errors that a person can act on, and problems in what a person wrote. The payload has its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The first line names model, checkpoint, test set and scorer; each further line i
 with any error gives no scores, because the rest may be wrong too. docs/gates.md has the format.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping

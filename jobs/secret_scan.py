@@ -6,8 +6,6 @@ A value may be allowed by its digest, in a file that is committed beside the cod
 that passwords cannot be guessed from it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tomllib

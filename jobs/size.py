@@ -1,7 +1,5 @@
 """Bytes and counts as text, equal on all screens."""
 
-from __future__ import annotations
-
 
 def size(count: int) -> str:
     """Return bytes as text: ``1.5 MiB``."""

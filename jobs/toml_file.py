@@ -1,7 +1,5 @@
 """Read TOML files, with clear errors, and find the line of a key."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import replace

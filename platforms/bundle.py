@@ -4,8 +4,6 @@ The payload archive is reproducible byte for byte, so its digest identifies it. 
 untrusted: only plain files and folders within limits are unpacked, into a new folder that is created atomically.
 """
 
-from __future__ import annotations
-
 import errno
 import gzip
 import hashlib

@@ -4,8 +4,6 @@ A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``so
 run confirmed is a fact by the name of its probe, and changes no setting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A pool's sessions as folders of this machine: one for each launch key, whole or not there, below one root."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Images: the Python, the packages and the network that sessions of a pool start with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatch

@@ -4,8 +4,6 @@ Name and default of a field are those of the option; a field without a default i
 least 0, lists are separated by commas. ``Written`` adds rules that a type cannot express.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields

@@ -3,8 +3,6 @@
 Each by its own client library (extras ``hub`` and ``mlflow``).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

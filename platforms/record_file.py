@@ -3,8 +3,6 @@
 A damaged record makes the state of its own session unknown, and of no other.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import stat

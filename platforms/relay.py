@@ -4,8 +4,6 @@ Shared by platforms whose sessions start from attached files and leave files beh
 object is accepted only under a key that the session had the right to write, with content that matches the key.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import tarfile

@@ -4,8 +4,6 @@ The pool's state folder has a folder per key, with files that are written atomic
 request; the start of the session; how it ended, as first reported.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ They never retry: the platform's client retries reads, as it knows how long to w
 After a launch without an answer the daemon looks for the session by its key.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -39,7 +37,7 @@ def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
 def _passed_on(action: str) -> Any:
     """Return a method of the interface that passes its call to ``_call``."""
 
-    def method(self: Wrapper, *words: Any, **more: Any) -> Any:
+    def method(self: "Wrapper", *words: Any, **more: Any) -> Any:
         return self._call(action, partial(getattr(self._inner, action), *words, **more))
 
     return method

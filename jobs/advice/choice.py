@@ -1,7 +1,5 @@
 """Choices: the options for training a model on a device, with their costs, and the recommended one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Estimates of the needs and the speed of a job that uses our trainer, derived from its command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

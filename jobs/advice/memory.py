@@ -4,8 +4,6 @@ h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N pa
 of a micro-batch, s bytes that a layer keeps per token (counted in transformers' code of Llama).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log2, sqrt
 

@@ -1,7 +1,5 @@
 """Devices, shapes of models from config.json with the resulting parameters, and set-ups."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib
@@ -312,7 +310,7 @@ _WITH_TOWER = frozenset({"qwen2_vl", "qwen2_vl_text"})
 _TOWERS = "Formulas are for towers of Qwen2-VL's kind"
 
 
-def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> Family:
+def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> "Family":
     """Return the family of a ``model_type``. Raises NotFound if its parameters would be counted wrongly."""
     family = FAMILIES.get(kind)
     if family is None:

@@ -1,7 +1,5 @@
 """Certificate: the strikes on a script in turn, and what they showed, as a document and a badge beside the script."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Curves: what a resumed run reported and saved, against a run that was never interrupted."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Findings: the possible errors of a resumed run, each with its level and its repair."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 EXACT, SAME_STATE, INEXACT, FAILED = LEVELS = ("E0", "E1", "E2", "failed")

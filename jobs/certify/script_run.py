@@ -1,7 +1,5 @@
 """Script run: a script run once under the training contract on this machine, and all that it reports."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

@@ -1,7 +1,5 @@
 """Strikes: when and how a script is interrupted, and what it must have saved then."""
 
-from __future__ import annotations
-
 import resource
 import signal
 from collections.abc import Callable, Mapping

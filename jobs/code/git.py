@@ -1,7 +1,5 @@
 """Git queries about a folder. No program that a repository configures is run, and nothing is checked out."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pack a job's code: each file is read once, hashed and written to the file that will be uploaded."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -141,7 +139,7 @@ def _of_commit(packing: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bo
     return commit, False
 
 
-def _rules(folder: Path) -> Ignore:
+def _rules(folder: Path) -> "Ignore":
     file = read(folder, NAME.encode(), _RULES_BYTES_MAX)
     text = "" if file is None or file[0] == "link" else file[1].decode("utf-8-sig", errors="replace")
     return Ignore(text, str(folder))

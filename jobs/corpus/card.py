@@ -1,7 +1,5 @@
 """Descriptions beside a corpus version: a dataset card for people and the Hub, and a Croissant file for programs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

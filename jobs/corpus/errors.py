@@ -1,7 +1,5 @@
 """Errors of a corpus as a whole, and findings. A bad record is a finding, never an error."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Export of a corpus version for others: its texts as JSON lines or Parquet, its card, and its Croissant file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

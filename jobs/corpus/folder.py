@@ -1,7 +1,5 @@
 """The folder of corpora: versions, the current version, and sources added by hand."""
 
-from __future__ import annotations
-
 import fcntl
 import heapq
 import json

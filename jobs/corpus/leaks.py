@@ -4,8 +4,6 @@ Items are few and texts many: runs of words of the items are indexed, and only t
 gives the exact share of an item in a text; MinHash would estimate the similarity of both as a whole.
 """
 
-from __future__ import annotations
-
 import keyword
 import re
 import unicodedata

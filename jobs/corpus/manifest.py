@@ -1,7 +1,5 @@
 """The manifest of a corpus, `corpus.json`, named by its content; shards; and folders that appear atomically."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -38,8 +36,8 @@ class CorpusManifest:
 
     folder: Path
     version: str
-    train: tuple[Shard, ...]
-    held_out: Shard
+    train: "tuple[Shard, ...]"
+    held_out: "Shard"
     parameters: Mapping[str, Any]
     documents_read: int
     duplicates: int
@@ -88,7 +86,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return fields
 
 
-def rows_of(folder: Path, shard: Shard) -> Iterator[dict[str, Any]]:
+def rows_of(folder: Path, shard: "Shard") -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of a corpus. Raises CorpusDamaged."""
     path = folder / shard.name
     with reading(path, "not rows of a corpus"), path.open("rb") as file:

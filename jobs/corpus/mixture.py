@@ -1,7 +1,5 @@
 """The training folder of one job: the full corpus, and for a manager an extra share of its domain."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Options for reading and tagging sources; the defaults suit text, code and episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

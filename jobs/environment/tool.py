@@ -1,7 +1,5 @@
 """Resolve and download packages with uv, or with pip if uv is missing. Packages are never built."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

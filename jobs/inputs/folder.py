@@ -1,7 +1,5 @@
 """Pack a folder as a tree: everything is read once for its digest, and missing pieces again for the upload."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -5,8 +5,6 @@ name without unit; and with an :class:`Option` if the command line can set it. A
 table. Other fields are not written by people.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace

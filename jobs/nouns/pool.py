@@ -1,7 +1,5 @@
 """Pools: where sessions run, described entirely by data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal

@@ -4,8 +4,6 @@ Four kinds: a calendar period in a time zone (Kaggle's week, a daily budget), th
 span that opens with its first use (Studio Lab).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal

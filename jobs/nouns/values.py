@@ -1,7 +1,5 @@
 """Values as people write them in settings: opening hours, limits, reset times, prices, time zones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A window is never computed by adding 86,400 seconds to a local time, because a c
 local boundary is converted to UTC, so that consecutive windows cover time without gap or overlap in every zone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta

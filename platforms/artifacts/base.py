@@ -3,8 +3,6 @@
 Keys are relative paths of plain ASCII with '/' as the separator.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ New objects are created atomically, see jobs/payload/whole_file.py. Sessions wri
 plain file, and anything behind a link, is ignored.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,7 @@ _NOTHING = {errno.ENOENT, *ODD}
 _WRITES = {"create", "write"}
 
 
-def load(root: Path, options: Mapping[str, str]) -> DirectoryStore:
+def load(root: Path, options: Mapping[str, str]) -> "DirectoryStore":
     """Return the store in the folder ``root``. It has no options. Raises StoreError, StoreUnreachable."""
     if options:
         raise StoreError("open", "artifacts.options", f"unknown: {', '.join(sorted(options))}", "A folder has none")

@@ -1,7 +1,5 @@
 """What all emulators share as programs: options, clock, signals, and the end of processes left by an earlier one."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

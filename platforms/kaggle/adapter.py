@@ -1,7 +1,5 @@
 """The Kaggle adapter, on top of Kaggle's API and our own records; docs/kaggle.md describes its rules."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

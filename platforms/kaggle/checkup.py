@@ -1,7 +1,5 @@
 """The checks of `schedctl doctor kaggle`."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The settings of a Kaggle pool, and its credentials."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ Every millisecond between a launch and the first step is billed, so this file an
 milliseconds: no typing, json, signal or subprocess module, and arguments instead of a file to parse.
 """
 
-from __future__ import annotations
-
 import _signal  # type: ignore[import-not-found]  # the built-in part of signal
 import errno
 import os

@@ -6,8 +6,6 @@ pid and start time, so that a reused pid is never mistaken for an old process. T
 starts the agent, so it must load fast: no typing, signal or subprocess module.
 """
 
-from __future__ import annotations
-
 import os
 import select
 

@@ -1,7 +1,5 @@
 """The files of a session; claim and end are created atomically and once. The keeper loads this too: only ``os``."""
 
-from __future__ import annotations
-
 import os
 
 LAUNCH = "launch.json"  # the document for the agent

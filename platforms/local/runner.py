@@ -5,8 +5,6 @@ one byte out, with which the keeper reports that the session is claimed. Whoever
 user, so the socket is accessible to that user only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

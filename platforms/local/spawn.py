@@ -4,8 +4,6 @@ A child lives in the control group and the sandbox of its parent. The daemon of 
 children: sessions would lose their devices, and would end with it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -9,8 +9,6 @@ to the agent. This rules out bubblewrap, which stays as a parent and forwards no
 Only sessions that have a view load this file: ctypes costs milliseconds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

@@ -4,8 +4,6 @@ For places that no program may control. The daemon plans, accounts and checkpoin
 docs/studio-lab.md describes what the person does. This adapter never contacts the place.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

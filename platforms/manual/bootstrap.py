@@ -3,8 +3,6 @@
 This text is copied into the notebook, so it must run alone: standard library, Python 3.11 or later.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -4,8 +4,6 @@ Of the three independent stops of a session two are SageMaker's: StopTrainingJob
 MaxRuntimeInSeconds, which ends a job even if no daemon is left.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

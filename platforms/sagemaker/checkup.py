@@ -1,7 +1,5 @@
 """The checks of `schedctl doctor sagemaker`: the account before its first use. They cost nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The settings of a SageMaker pool, checked as far as possible without asking AWS."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

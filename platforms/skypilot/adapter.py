@@ -5,8 +5,6 @@ end, as first reported; and the output, because the log is deleted with the clus
 cluster's name.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

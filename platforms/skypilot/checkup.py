@@ -1,7 +1,5 @@
 """Checks of a SkyPilot server for `schedctl doctor skypilot`. Nothing is launched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -4,8 +4,6 @@ Most calls start a request, whose ID is in a response header, and fetch its valu
 pickled parts are not read. An answer that cannot be parsed raises Unreachable, because the state is then unknown.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

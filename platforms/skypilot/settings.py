@@ -1,7 +1,5 @@
 """The options of a SkyPilot pool, validated before they become part of a task."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

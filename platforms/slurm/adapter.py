@@ -4,8 +4,6 @@ The pool's state folder has a folder per key with the adapter's own records: the
 submitted; the first time the job was seen running; how it ended, as first reported. All else is queried from Slurm.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence

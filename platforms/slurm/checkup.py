@@ -1,7 +1,5 @@
 """The checks of `schedctl doctor slurm`: controller, nodes, clock, account and folder. No job is submitted."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

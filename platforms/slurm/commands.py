@@ -4,8 +4,6 @@ Each call runs with a timeout, on this machine or by ssh. A broken connection or
 raises Unreachable: the outcome is unknown.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -59,7 +57,7 @@ class Qos:
     """The limits of one QOS; ``minutes`` is None without a limit of GPU minutes."""
 
     name: str
-    minutes: Association | None
+    minutes: "Association | None"
     caps: tuple[Cap, ...]
 
 

@@ -4,8 +4,6 @@ Slurm's answer has priority, as Slurm bills the job. Slurm drops a job some minu
 loses its state; then the evidence in the folder is used. If neither shows the state, it is unknown.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The options of a Slurm pool, validated because they become words of command lines."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

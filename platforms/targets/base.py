@@ -9,8 +9,6 @@ Errors::
       TargetUnreachable    no reliable answer; the action may have happened, and read() returns the state
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

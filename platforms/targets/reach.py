@@ -3,8 +3,6 @@
 Each transport runs a bash script on the machine and copies a folder to it; callers need not know which one it is.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

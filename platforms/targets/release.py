@@ -4,8 +4,6 @@ Loading a pickle can run code. So weights must be safetensors or plain arrays of
 name, the first bytes and the header of each file are checked. Files that only training needs are left out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -6,8 +6,6 @@ and the one before. That one stays loaded until the next deployment, so that a r
 requests in progress is not unloaded.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import math
@@ -88,7 +86,7 @@ def probe_of(release: Release) -> Probe:
     return Probe(prompt, expected, tolerance)
 
 
-def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
+def fault(server: "Loopback", probe: Probe, adapter: str, base: str) -> str:
     """Return why ``adapter`` fails the probe, "" if it passes. Raises TargetUnreachable."""
     bare, tuned = (_ask(server, probe, name) for name in (base, adapter))
     if tuned is None or bare is None:
@@ -104,7 +102,7 @@ def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
     return ""
 
 
-def _ask(server: Loopback, probe: Probe, name: str) -> ProbeAnswer | None:
+def _ask(server: "Loopback", probe: Probe, name: str) -> ProbeAnswer | None:
     wanted = len(probe.expected.tokens) if probe.expected else _TOKENS
     question = {"model": name, "prompt": probe.prompt, "max_tokens": wanted, "temperature": 0, "logprobs": 1}
     answer = server.call("POST", "/v1/completions", question)
@@ -215,7 +213,7 @@ class VllmOptions(RemoteOptions):
     drain_seconds: Annotated[int, Written("drain_time", most=3_600)] = 30
 
 
-def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
+def load(name: str, options: Mapping[str, str], context: TargetContext) -> "VllmTarget":
     """Return the target; ``url``, ``base`` and ``path`` are required. Raises TargetError."""
     read = target_options(name, VllmOptions, options)
 

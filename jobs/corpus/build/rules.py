@@ -1,7 +1,5 @@
 """Rules by which people tag texts: by path, by a key of the record, or by a command."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

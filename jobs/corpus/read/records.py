@@ -1,7 +1,5 @@
 """Bytes as text, records as documents; text that is not UTF-8 is decoded by the encoding that explains most of it."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

@@ -1,7 +1,5 @@
 """Sources of text: files and folders, and the standard library of the running interpreter."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

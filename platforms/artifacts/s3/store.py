@@ -5,8 +5,6 @@ ignores the condition must be declared as such; the store then checks before it 
 threads of this process but not against other machines.
 """
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib
@@ -46,7 +44,7 @@ class S3StoreOptions(S3Options):
     create_only: Annotated[str, Written(words=("server", "client"), remedy="Write server or client")] = "server"
 
 
-def load(root: Path, options: Mapping[str, str]) -> S3Store:
+def load(root: Path, options: Mapping[str, str]) -> "S3Store":
     """Return the store that ``options`` describe. It keeps no files on this machine. Raises StoreError."""
     del root
     refuse = partial(StoreError, "open", "artifacts.options")

@@ -6,8 +6,6 @@ that long no session ran and no request arrived. Restarted with the same folder 
 and with the sessions that ran meanwhile; with another clock the account begins empty.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The HTTP server of the emulator, on the loopback interface, for the real client, directly or by a proxy variable."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Uploads and datasets: blobs by token, versions that replace each other, and the time until a version is READY."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

@@ -4,8 +4,6 @@ It ends on SIGTERM or SIGINT. With --idle-seconds it also ends once no job ran a
 next emulator on the same folders restores the jobs and, with --objects, the bucket.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from platforms.emulators.program import clear, clock_of, ending, options_of, serve

@@ -1,7 +1,5 @@
 """The state of an account: training jobs that really run, its limits, and the cost of the jobs."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@ Moto's own training jobs complete at once, so its SageMaker is not used. A bucke
 of moto's memory is also written to a folder.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The account of a pool: builds its client from credentials and settings, and records the account's name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The API calls that the adapter needs, with plain values as arguments and results."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -65,7 +63,7 @@ def require_missing(error: Denied) -> None:
 class KagglePublished:
     """Models and datasets on Kaggle; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
 
-    def __init__(self, caller: KaggleClient) -> None:
+    def __init__(self, caller: "KaggleClient") -> None:
         self._caller = caller
 
     def pin(self, source: str) -> tuple[str, list[Entry]]:

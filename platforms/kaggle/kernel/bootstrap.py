@@ -5,8 +5,6 @@ later. It always exits with 0, because Kaggle discards the output of a failed ke
 the agent's result and in the last line that begins with the mark.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib

@@ -5,8 +5,6 @@ repeated or interrupted upload results in the same dataset. A deleted slug must 
 fail), so each digest has a generation number.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import hashlib

@@ -3,8 +3,6 @@
 Also find kernels of ours without a record, which are recognised by their source.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import math
