@@ -32,9 +32,8 @@ class Pool:
     platform: Annotated[str, values.Bounds(min_length=1)]
     accelerator: str = "cpu"
     quotas: tuple[Annotated[Quota, values.After(read_quota, WrittenQuota)], ...] = ()
-    hours: tuple[
-        Annotated[DailyHours, values.Before(values.text_of(values.opening_hours))], ...
-    ] = ()  # empty: always open
+    # Empty: always open.
+    hours: tuple[Annotated[DailyHours, values.Before(values.text_of(values.opening_hours))], ...] = ()
     devices_per_session: values.PositiveInt = 1
     sessions_max: values.PositiveInt = 1
     device_counts: tuple[values.PositiveInt, ...] = ()  # ascending; empty: every session holds devices_per_session
