@@ -103,9 +103,7 @@ def check_disk(folder: Path) -> Checked:
     """Check that a folder is writable, and its free space."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(existing, os.W_OK):
-        return Checked(
-            "bad", f"{existing} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}"
-        )
+        return Checked("bad", f"{existing} cannot be written", f"Give its user the right: chown to uid {os.getuid()}")
     free = shutil.disk_usage(existing).free
     room = f"{free / (1 << 30):.1f} GiB free at {existing}"
     if free >= _FREE_BYTES_WARNING:

@@ -121,9 +121,7 @@ def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | No
     problems = []
     schema = revision(tx, source.app.reading.where)
     if schema != REVISIONS[-1]:
-        problems.append(
-            f"The database is at schema {schema}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
-        )
+        problems.append(f"The database is at schema {schema}, this page knows {REVISIONS[-1]}. Restart after upgrades.")
     settings = source.app.settings
     over, cycle_seconds = settings.clock.stopped_at is not None, settings.daemon.cycle_seconds
     daemon = daemon_health(tx, now, cycle_seconds, source.app.clock.wall_seconds, over=over)

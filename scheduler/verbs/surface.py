@@ -253,9 +253,7 @@ def _written(path: Path, table: Definition) -> Path:
     try:
         path.write_text(tomli_w.dumps(table), encoding="utf-8")
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(
-            f"the definition is none that a job file can hold: {error}", "Leave out what is null"
-        ) from None
+        raise BadRequest(f"a job file cannot hold the definition: {error}", "Leave out what is null") from None
     return path
 
 

@@ -62,9 +62,7 @@ def move(cli: Cli, url: Annotated[str, argument("URL", "A new or empty database.
     """Copy everything into another database, checked. Stop the daemon first; then set database_url."""
     copied = copy_all(cli.app.database, url)
     cli.out.data({"rows": copied})
-    cli.out.line(
-        f"Copied {counted(sum(copied.values()), 'row')}. The old database stays as it is; now set database_url."
-    )
+    cli.out.line(f"Copied {counted(sum(copied.values()), 'row')}. The old database stays; now set database_url.")
 
 
 @command("schedctl db restored")

@@ -409,9 +409,7 @@ def restart(
                 f"Hold it first, and restart it when that has ended: schedctl queue hold {name}",
             )
         if not record.attempts:
-            raise Refusal(
-                f"cannot restart {name}", "it has not begun yet", f"See what it waits for: schedctl plan explain {name}"
-            )
+            raise Refusal(f"cannot restart {name}", "it has not begun yet", f"See why: schedctl plan explain {name}")
         parent = _parent(tx, record, step)
         waiting = [
             other.spec.name

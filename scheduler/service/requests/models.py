@@ -33,9 +33,7 @@ def meant(tx: Connection, name: str) -> Version:
     jobs.get(tx, name, removed=True)
     version = versions.in_force(tx, name) or next(reversed(versions.everything(tx, name)), None)
     if version is None:
-        raise Refusal(
-            f"{name} has no version yet", remedy=f"Make one of its newest checkpoint: schedctl models evaluate {name}"
-        )
+        raise Refusal(f"{name} has no version yet", remedy=f"Make one: schedctl models evaluate {name}")
     return version
 
 

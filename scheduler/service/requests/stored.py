@@ -235,9 +235,7 @@ def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, targ
         try:
             _fetch_code(artifacts, digest, fetched, fresh)
         except tree.BadListing as error:
-            raise Refusal(
-                f"the code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git"
-            ) from None
+            raise Refusal(f"code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git") from None
         fresh.rename(target)
     return digest
 

@@ -81,9 +81,7 @@ def overrule(
         raise Refusal(f"{name} is being evaluated", remedy=f"Wait for its verdict: schedctl models show {name}")
     force = versions.in_force(tx, version.model)
     if verdict == "rejected" and force is not None and force.number == version.number:
-        raise Refusal(
-            f"{name} is promoted", remedy=f"Roll it back: schedctl models rollback {version.model} --reason WHY"
-        )
+        raise Refusal(f"{name} is promoted", remedy=f"Roll back: schedctl models rollback {version.model} --reason WHY")
     if verdict == "accepted" and version.state == "retired":
         raise Refusal(f"{name} was accepted", remedy=f"Promote it: schedctl models promote {name}")
     arrow = "overrule_accept" if verdict == "accepted" else "overrule_reject"
