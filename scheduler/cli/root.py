@@ -68,9 +68,9 @@ def tree() -> TyperGroup:
 def _version(ctx: typer.Context, value: bool) -> None:
     """Print the version and exit, ignoring other options."""
     if value:
-        from scheduler.cli.commands.daemon import show_version
+        from scheduler.cli.commands.daemon import version
 
-        show_version(ctx.obj)
+        version(ctx.obj)
         raise typer.Exit
 
 

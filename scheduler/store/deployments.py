@@ -5,7 +5,7 @@ database enforces that one version of a model at a time is being deployed to a t
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
@@ -43,20 +43,8 @@ def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[st
     """Record that an intended version is in service; the version before it is replaced. Raises Stale."""
     before = serving(tx, deployment.model, deployment.target)
     if before is not None:
-        _move(tx, before, "replaced", now, f"by {deployment.version}", before.evidence)
-    return _move(tx, deployment, "serving", now, deployment.why, evidence)
-
-
-def end(
-    tx: Connection,
-    deployment: Deployment,
-    state: Literal["failed", "returned"],
-    now: int,
-    why: str,
-    evidence: Mapping[str, Any] = _NOTHING,
-) -> Deployment:
-    """Record that a deployment failed, or that a version that is or may be in service was withdrawn. Raises Stale."""
-    return _move(tx, deployment, state, now, why, evidence)
+        move(tx, before, "replaced", now, f"by {deployment.version}", before.evidence)
+    return move(tx, deployment, "serving", now, deployment.why, evidence)
 
 
 def get(tx: Connection, number: int) -> Deployment:
@@ -89,9 +77,15 @@ def of_model(tx: Connection, model: str) -> list[Deployment]:
     return codec.records(Deployment, tx.execute(_OF_MODEL, {"model": model}))
 
 
-def _move(
-    tx: Connection, deployment: Deployment, state: DeploymentState, now: int, why: str, evidence: Mapping[str, Any]
+def move(
+    tx: Connection,
+    deployment: Deployment,
+    state: DeploymentState,
+    now: int,
+    why: str,
+    evidence: Mapping[str, Any] = _NOTHING,
 ) -> Deployment:
+    """Store the next state of a deployment, and its end unless it serves; event. Raises Stale."""
     serves = state == "serving"
     values = {
         "state": state,

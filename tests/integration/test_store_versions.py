@@ -117,8 +117,8 @@ def test_one_version_serves_at_a_target_and_one_is_on_its_way(database: Database
         two = deployments.serve(tx, two, NOW + 4, {"digest": "ab"})
         assert deployments.get(tx, one.id).state == "replaced"
         assert deployments.serving(tx, "ufm", "griffith") == two
-        deployments.end(tx, elsewhere, "failed", NOW + 5, "the disk is full")
-        deployments.end(tx, two, "returned", NOW + 6, "the health check hangs")
+        deployments.move(tx, elsewhere, "failed", NOW + 5, "the disk is full")
+        deployments.move(tx, two, "returned", NOW + 6, "the health check hangs")
         found = [(one.version, one.target, one.state, one.served_at) for one in deployments.of_model(tx, "ufm")]
         assert deployments.live(tx) == []
     assert found == [

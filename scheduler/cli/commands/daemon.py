@@ -63,11 +63,6 @@ def prompt(cli: Cli) -> None:
 @command("schedctl version --json")
 def version(cli: Cli) -> None:
     """Show the version of this program and its Python."""
-    show_version(cli)
-
-
-def show_version(cli: Cli) -> None:
-    """Write the versions of this program and of Python; also for ``schedctl --version``."""
     versions = {"version": version_of("uff-scheduler"), "python": python_version()}
     cli.plain.data(versions)
     cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")

@@ -22,13 +22,18 @@ from scheduler.store.verify import verify as problems_of
 @command("schedctl db init")
 def init(cli: Cli) -> None:
     """Make the database. One that is there is left as it is."""
-    _upgrade(cli)
+    upgrade(cli)
 
 
 @command("schedctl db upgrade")
 def upgrade(cli: Cli) -> None:
     """Bring the database to this version's schema; back up first."""
-    _upgrade(cli)
+    before, after = to_newest(cli.paths.database_url)
+    cli.out.data({"from": before, "to": after})
+    if before == after:
+        cli.out.line(f"The database is at {after} already.")
+    else:
+        cli.out.line(f"The database is at {after} now" + (f", it was at {before}." if before else ", and new."))
 
 
 @command("schedctl db backup /backups/scheduler-$(date +%F).db")
@@ -91,15 +96,6 @@ def verify(cli: Cli) -> None:
             "Keep a copy (schedctl db backup FILE), then restore the newest good backup: schedctl db restore FILE",
         )
     cli.out.say("The database is in order.")
-
-
-def _upgrade(cli: Cli) -> None:
-    before, after = to_newest(cli.paths.database_url)
-    cli.out.data({"from": before, "to": after})
-    if before == after:
-        cli.out.line(f"The database is at {after} already.")
-    else:
-        cli.out.line(f"The database is at {after} now" + (f", it was at {before}." if before else ", and new."))
 
 
 @command("schedctl backup /backups/$(date +%F)", "schedctl backup /backups/whole-$(date +%F) --artifacts")

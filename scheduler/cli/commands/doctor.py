@@ -128,7 +128,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     if runner:
         checks["local sessions"] = partial(host.check_runner, runner)
     for name in sorted(app.pools):
-        checks[f"platform of {name}"] = partial(host.check_platform, partial(cli.platform, name), app.clock.now())
+        checks[f"platform of {name}"] = partial(host.check_platform, partial(cli.app.platform, name), app.clock.now())
     checks |= {f"acceptance of {name}": check for name, check in _acceptances(app).items()}
     return {**checks, **always}
 

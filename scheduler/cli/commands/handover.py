@@ -99,7 +99,7 @@ def release(cli: Cli, key: Key, why: Reason = "released by hand") -> None:
 def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
     """Yield the pools with manual sessions and their adapters. Raises PlatformError."""
     for name, pool in cli.app.pools.items():
-        if traits(pool.platform).needs_person and isinstance(platform := cli.platform(name), ManualPlatform):
+        if traits(pool.platform).needs_person and isinstance(platform := cli.app.platform(name), ManualPlatform):
             yield name, platform
 
 

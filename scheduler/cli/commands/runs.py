@@ -123,7 +123,7 @@ def logs(
     if run.pool not in cli.app.pools:
         remedy = "Put the pool back into the settings to read its logs"
         raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is not configured any more", remedy)
-    key, platform = run.key, cli.platform(run.pool)
+    key, platform = run.key, cli.app.platform(run.pool)
     if lane is None and name != key:
         lane = next(own.index for own in run.lanes if own.job == name)
 

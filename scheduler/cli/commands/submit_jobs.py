@@ -263,7 +263,7 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
         if logs and len(names) == 1 and running is not None:  # follows the log until the session ends
             with cli.app.database.read() as tx:
                 run = runs.get(tx, running.run)
-            pieces = followed_log(cli.app.database, cli.platform(run.pool), run.key, look_again)
+            pieces = followed_log(cli.app.database, cli.app.platform(run.pool), run.key, look_again)
             for piece in lines(pieces):
                 sys.stdout.write(cli.redact(clean(piece.decode("utf-8", "replace").removesuffix("\n"))) + "\n")
                 sys.stdout.flush()

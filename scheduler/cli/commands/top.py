@@ -363,7 +363,7 @@ class View:
         def read() -> None:
             into.append(f"{run.key} on {run.pool}")
             try:
-                pieces = followed_log(self.cli.app.database, self.cli.platform(run.pool), run.key, pause)
+                pieces = followed_log(self.cli.app.database, self.cli.app.platform(run.pool), run.key, pause)
                 for line in lane_lines(pieces, run, index):
                     into.append(self.cli.redact(line.decode("utf-8", "replace").rstrip("\n")))
                 into.append("The session has ended.")

@@ -57,7 +57,7 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
         return
     newest = None
     with suppress(PlatformError):
-        platform = cli.platform(run.pool)
+        platform = cli.app.platform(run.pool)
         if platform.capabilities.sees_stop_flag:
             return
         newest = platform.find([key], cli.now).get(key)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from config.known_secrets import KnownSecrets
     from config.paths import Paths
     from jobs.payload.redact import Redactor
-    from platforms.base import Platform
     from scheduler.app import App
     from scheduler.service.requests.questions import PlanningContext
 
@@ -88,10 +87,6 @@ class Cli:
 
         app = self.app
         return PlanningContext(app.database, app.pools, self.now, app.policy.horizon_seconds, app.planning)
-
-    def platform(self, pool: str) -> Platform:
-        """Return the adapter of one configured pool; errors of other pools do not matter. Raises PlatformError."""
-        return self.app.platform(pool)
 
     def close(self) -> None:
         """Close the database, if the command opened it."""

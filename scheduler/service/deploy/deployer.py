@@ -266,7 +266,7 @@ class Deployments:
         if row.target in self._deployer.targets:
             return False
         with self._ports.write() as tx:
-            deployments.end(tx, row, "failed", now, "the settings do not name this target any more")
+            deployments.move(tx, row, "failed", now, "the settings do not name this target any more")
         return True
 
     def _carry(self, rows: list[Deployment], now: int) -> None:
@@ -311,7 +311,7 @@ def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: 
         with deployer.write() as tx:
             intended = deployments.intended(tx, version.model, target)
             if intended is not None and intended.number != version.number:
-                deployments.end(tx, intended, "failed", deployer.now(), f"{by} deploys {version.name} in its place")
+                deployments.move(tx, intended, "failed", deployer.now(), f"{by} deploys {version.name} in its place")
                 intended = None
             if intended is None:
                 intended = deployments.intend(tx, version, target, deployer.now(), by, why)
@@ -336,7 +336,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
         # By the contract of targets the previous version continues to serve.
         why = deployer.redact(f"{error.why}. {error.remedy}".strip())
         with deployer.write() as tx:
-            return deployments.end(tx, deployment, "failed", deployer.now(), why)
+            return deployments.move(tx, deployment, "failed", deployer.now(), why)
     return _record(deployer, deployment, done, digest)
 
 
@@ -346,7 +346,7 @@ def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
     tell("rolls back what was begun")
     target.go_back(unwanted.model, unwanted.number)
     with deployer.write() as tx:
-        return deployments.end(tx, unwanted, "failed", deployer.now(), "another version was promoted meanwhile")
+        return deployments.move(tx, unwanted, "failed", deployer.now(), "another version was promoted meanwhile")
 
 
 def _bring(deployer: Deployer, wanted: Deployment) -> tuple[base.Deployed, str]:
@@ -386,5 +386,5 @@ def _record(deployer: Deployer, wanted: Deployment, done: base.Deployed, digest:
                 assert_never(done.outcome)
         before = deployments.serving(tx, wanted.model, wanted.target)
         if before is not None and before.number != serves:
-            deployments.end(tx, before, "returned", now, why, before.evidence)
-        return deployments.end(tx, wanted, "returned", now, detail, evidence)
+            deployments.move(tx, before, "returned", now, why, before.evidence)
+        return deployments.move(tx, wanted, "returned", now, detail, evidence)

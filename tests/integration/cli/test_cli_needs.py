@@ -155,7 +155,7 @@ def made_version(tx: Any, model: str) -> Version:
 
 def fail_to_deploy(tx: Any) -> None:
     row = deployments.intend(tx, made_version(tx, "deployed"), "griffith", BEFORE, "daemon")
-    deployments.end(tx, row, "returned", BEFORE, "the health check took too long")
+    deployments.move(tx, row, "returned", BEFORE, "the health check took too long")
 
 
 def evaluating(tx: Any, model: str) -> Version:
