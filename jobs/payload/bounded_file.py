@@ -1,7 +1,5 @@
 """Read untrusted files: regular files only, up to a limit, without following links."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

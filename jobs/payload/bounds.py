@@ -4,8 +4,6 @@ Untrusted documents may contain booleans for numbers, infinities, four hundred d
 text that no database stores. An invalid field is dropped; the rest of its document is used.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import reprlib

@@ -1,7 +1,5 @@
 """The payload's clock: the only module of the payload that reads a clock."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 

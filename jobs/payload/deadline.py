@@ -3,8 +3,6 @@
 The time-out of a socket applies to single reads: a server that sends a byte each second blocks its client for ever.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

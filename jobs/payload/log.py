@@ -1,7 +1,5 @@
 """The payload's log: lines on standard error, which every platform keeps, with secrets redacted."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Redaction: replaces secrets in text, in their common encodings and also where a text is cut."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -5,8 +5,6 @@ fails if the name exists, so two writers never mix and readers never see a part.
 name survives a power failure.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

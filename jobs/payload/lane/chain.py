@@ -3,8 +3,6 @@
 The daemon creates the order once, under a key that names the previous lane, so exactly one process runs it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

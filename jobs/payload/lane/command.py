@@ -3,8 +3,6 @@
 The environment is part of the training contract (docs/your-own-training.md).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """How a lane ended: the outcomes on which the daemon decides, the stop flag, and the rules for stalled commands."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Literal, NamedTuple

@@ -7,8 +7,6 @@ fails everywhere is stopped by its number of failures anyway.
 
 # ruff: noqa: E501 - a table: one pattern is one line
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Sequence

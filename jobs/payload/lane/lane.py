@@ -5,8 +5,6 @@ One thread waits for the next progress line, output, signal, end of a background
 deadline.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Parse launch.json: the lanes of this session and everything that they need."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -63,7 +61,7 @@ class LaneOrder(NamedTuple):
     parent: str = ""  # manifest of another job to initialise from if there is nothing to restore; empty: none
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()  # names of variables
-    nodes: Nodes | None = None  # None: it runs on the agent's node
+    nodes: "Nodes | None" = None  # None: it runs on the agent's node
 
 
 class Chain(NamedTuple):

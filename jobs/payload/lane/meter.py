@@ -1,7 +1,5 @@
 """Meter: step, speed and training time, from the progress lines of the command; and when to save checkpoints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Prepare a lane: check devices, and provide secrets, data, inputs, code, packages and the checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Some platforms pass them in one environment variable of the agent, which is remo
 Otherwise the launch document names a secret store of AWS, which the session reads with its own role.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """What a lane writes to the store: finished checkpoints, heartbeats while it runs, and one result at its end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

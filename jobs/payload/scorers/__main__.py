@@ -1,7 +1,5 @@
 """Score a test set: ``python {payload}/scorers atomicity tiki --outputs outputs.jsonl``."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

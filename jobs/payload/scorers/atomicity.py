@@ -3,8 +3,6 @@
 The score is a weighted mean of five parts. Each is 1 up to a good value and falls linearly to 0 at a bad one.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

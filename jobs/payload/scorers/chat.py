@@ -1,7 +1,5 @@
 """Questions to any server with OpenAI's chat completions API, and its answers as text."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

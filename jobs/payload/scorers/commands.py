@@ -1,7 +1,5 @@
 """The command line of the scorers. docs/gates.md shows how to use it."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

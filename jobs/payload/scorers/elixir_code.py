@@ -4,8 +4,6 @@ This is a measure and no security check. Calls through a variable, by ``apply`` 
 because their target is not visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Code generation: the share of a task's samples that pass all hidden tests (pass@1), in the sandbox."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from .given import NotGiven, ScorerInput

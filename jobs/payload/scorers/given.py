@@ -4,8 +4,6 @@ In an evaluation's session the test set is SCHED_INPUT_SET, the checkpoint SCHED
 SCHED_OUTPUT_DIR. EVALUATION_MODEL, _CHECKPOINT and _SCORER are values for the header of the scores.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

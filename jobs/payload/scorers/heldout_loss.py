@@ -3,8 +3,6 @@
 Reads checkpoints of the shipped trainers: the character model with NumPy, others with torch and transformers.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

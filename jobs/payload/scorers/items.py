@@ -4,8 +4,6 @@ Items of one cluster (one template, component or author) are not independent; st
 without a cluster is a cluster of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Cohen's kappa: the agreement of two raters beyond chance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 An item's ``text`` scores 1 if all of that holds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ lm-eval: ``samples_TASK_*.jsonl`` of ``--log_samples``; its task reads the test 
 inspect-ai: the log of ``--log-format json``, with the set's ids. Each of their metrics becomes one of ours.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ The score is the share of the list that holds: the component parses; it has test
 is emptied (otherwise they test nothing); the tests of earlier stages still pass.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence

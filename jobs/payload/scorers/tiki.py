@@ -4,8 +4,6 @@ A specification is a table with id, name, version, module, functions, code_ref, 
 tables again. The score is the share of checks that pass; invalid YAML scores 0.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence

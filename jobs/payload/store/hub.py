@@ -4,8 +4,6 @@ An interrupted download is resumed, even after the death of this process. Downlo
 again; the token is sent to the Hub only; files are verified by their digests.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import urllib.error

@@ -3,8 +3,6 @@
 It is made when the job is added, for each Python version and platform of its sessions, and is named by its SHA-256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

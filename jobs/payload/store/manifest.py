@@ -5,8 +5,6 @@ attempt; the attempt is a fencing number, because attempts of a job are never re
 interpreted here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ POST has no condition, so creating an object replaces one of the same name. That
 their content, which the server verifies, and manifests and reports by the attempt that writes them, which is unique.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Publish a finished checkpoint folder (components first, manifest last, all create-only), and restore the newest."""
 
-from __future__ import annotations
-
 import errno
 import re
 import shutil

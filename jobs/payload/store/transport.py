@@ -3,8 +3,6 @@
 Objects are accessed by key and never listed, so that presigned URLs can implement it too.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from contextlib import suppress

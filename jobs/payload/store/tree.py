@@ -6,8 +6,6 @@ The pieces are those of all files one after another, so that many small files ar
 where its fetching was cut off. The listing is written last and named ``listing.json``.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gzip

@@ -4,8 +4,6 @@ The control group is a scope of systemd if possible, else one of our own if we a
 own limits, and the sum is counted while they run.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

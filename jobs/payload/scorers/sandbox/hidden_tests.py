@@ -4,8 +4,6 @@ The code may print, end its process or patch modules: results are made elsewhere
 that the tests expect.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

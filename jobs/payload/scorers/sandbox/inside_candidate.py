@@ -4,8 +4,6 @@ Answers are data for the caller, in another sandbox: the code can change results
 library only; a script, started with the descriptors of requests and answers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ Tests of a stage share a process with the component. A test has passed when its 
 written, with the token, to a descriptor that is read before that code is loaded. Standard library only; a script.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import builtins
@@ -33,7 +31,7 @@ class Remote:
     def __init__(self, ask: Callable[[str, Any, Any], Any], name: str) -> None:
         self._ask, self._name = ask, name
 
-    def __getattr__(self, name: str) -> Remote:
+    def __getattr__(self, name: str) -> "Remote":
         return Remote(self._ask, f"{self._name}.{name}" if self._name else name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

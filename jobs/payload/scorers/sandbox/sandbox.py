@@ -4,8 +4,6 @@ Built on bubblewrap. Files are passed as bytes through descriptors, never as a f
 followed and no permissions set. The output is cut to a limit, and nothing that it claims is trusted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd
@@ -132,7 +130,7 @@ class Sandbox:
             *words,
         ]
 
-    def _start(self, program: Program) -> _Started:
+    def _start(self, program: Program) -> "_Started":
         _check(program.files)
         with contextlib.ExitStack() as opened:
             files = {path: _in_memory(content, opened) for path, content in program.files.items()}
