@@ -5,8 +5,6 @@ that the daemon may die: another adapter on the same folder sees and stops the s
 are one pool. Its limits are those of the platform, so it refuses what a remote platform would refuse.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -198,7 +196,7 @@ class LocalPlatform(base.Platform):
     def _has_views(self) -> bool:
         return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())
 
-    def _share(self, request: base.LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
+    def _share(self, request: base.LaunchRequest, live: "Sequence[Session]") -> Sequence[int]:
         """Return the devices of a new session: empty if the pool lists none."""
         if not self._devices:
             return ()
@@ -208,7 +206,7 @@ class LocalPlatform(base.Platform):
             raise base.Refused("local", "launch", f"{counted(len(free), 'device')} free, {request.devices} needed")
         return free[: request.devices]
 
-    def _start(self, session: Session, request: base.LaunchRequest, agent: Path, now: int) -> base.Observed:
+    def _start(self, session: "Session", request: base.LaunchRequest, agent: Path, now: int) -> base.Observed:
         """Start the keeper; if it does not claim the session, make sure that it never will."""
         try:
             claimed, why = self._spawn(session.folder, request, agent), "the keeper did not claim the session"
@@ -246,7 +244,7 @@ class LocalPlatform(base.Platform):
             return spawn.through_runner(self._runner, folder, words, environment)
         return spawn.as_child(self._context.python, folder, words, environment)
 
-    def _session(self, key: str) -> Session:
+    def _session(self, key: str) -> "Session":
         return Session(key, self._folders.root / key)
 
 

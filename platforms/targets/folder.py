@@ -3,8 +3,6 @@
 The steps that must be atomic run on the target's machine, in activate.sh, which holds a lock.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,14 +79,14 @@ class FarOptions(RemoteOptions, Commands):
     host: Annotated[str, Written(form=HOST)] = field()
 
 
-def load_ssh(name: str, options: Mapping[str, str], context: base.TargetContext) -> FolderTarget:
+def load_ssh(name: str, options: Mapping[str, str], context: base.TargetContext) -> "FolderTarget":
     """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
     read = base.target_options(name, FarOptions, options)
     path = read.path.removeprefix("~/")  # the other side's shell begins in the home folder
     return FolderTarget(name, read.reach(name, context), path, read, read.copy_seconds)
 
 
-def load_directory(name: str, options: Mapping[str, str], context: base.TargetContext) -> FolderTarget:
+def load_directory(name: str, options: Mapping[str, str], context: base.TargetContext) -> "FolderTarget":
     """Return a target on this machine; ``path`` is required. Raises TargetError."""
     del context
     read = base.target_options(name, DirectoryOptions, options)

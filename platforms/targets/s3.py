@@ -6,8 +6,6 @@ a health check, a command on this machine that queries the server behind the buc
 the version passed it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -36,7 +34,7 @@ class S3TargetOptions(S3Options):
     health_seconds: HealthTime = 120
 
 
-def load(name: str, options: Mapping[str, str], context: base.TargetContext) -> S3Target:
+def load(name: str, options: Mapping[str, str], context: base.TargetContext) -> "S3Target":
     """Return the target; ``bucket`` and ``region`` are required. Raises TargetError."""
     read = base.target_options(name, S3TargetOptions, options)
     named = read.credentials and "/" not in read.credentials
