@@ -8,8 +8,6 @@ Errors::
       Misconfigured          credentials, names or versions are wrong; a person must act
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -240,13 +238,13 @@ def check_clock(theirs: float | None, now: float, whose: str) -> Checked:
 class Published(Protocol):
     """Models and datasets published on a platform, as far as an account has access."""
 
-    def pin(self, source: str) -> tuple[str, list[Entry]]:
+    def pin(self, source: str) -> "tuple[str, list[Entry]]":
         """Return a source with its version added, and the files of that version, without digests.
 
         Raises TreeError, PlatformError.
         """
 
-    def fetch(self, source: str, entry: Entry, place: Path) -> None:
+    def fetch(self, source: str, entry: "Entry", place: Path) -> None:
         """Download one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
 
 
@@ -302,7 +300,7 @@ class Platform(Protocol):
         del now
         return ()
 
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
+    def collect(self, key: str, into: "BlobStore", now: int) -> None:
         """Import the output of an ended session from the platform: checkpoints and reports become objects of ``into``.
 
         Called before the end of a session is processed, so that all its output is available then. Idempotent; does

@@ -8,8 +8,6 @@
 A package is imported only if a pool uses its platform.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -60,9 +58,9 @@ class Plugin:
     """A platform: the ``contract`` it was made for, and functions as those of the shipped ones in the registry."""
 
     contract: int
-    load: Loader
-    checkup: Checkup | None = None
-    files: Files | None = None
+    load: "Loader"
+    checkup: "Checkup | None" = None
+    files: "Files | None" = None
     secret_way: Callable[[Mapping[str, str]], SecretWay] | None = None
 
 

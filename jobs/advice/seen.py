@@ -1,14 +1,12 @@
 """Measured steps, one's own or others', which gradually replace priors. advice.json stores them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_type_hints
 
 from jobs.advice.memory import Memory, Pace, Part, pace_of
 from jobs.advice.shape import GIB, Card, Setup, cards, find_shape, recognised
@@ -18,7 +16,6 @@ from jobs.payload.whole_file import write_whole
 from jobs.problem import NotFound
 
 FORMAT = 1
-_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _FILE_BYTES_MAX = 8 << 20
 _HALF = 5  # steps after which measurements have the weight of the prior
 _FLAT = 1.5  # multiple of the fastest time up to which a length shows the floor
@@ -102,15 +99,14 @@ def _stack(row: dict[str, Any]) -> str:
 def _row(row: Any) -> Measurement:
     if not isinstance(row, dict):
         raise TypeError("a row is no object")
-    types = {field.name: field.type for field in fields(Measurement)}
+    types = get_type_hints(Measurement)
     sample = Measurement(**{name: value for name, value in row.items() if name in types})
     for name, kind in types.items():
         value = getattr(sample, name)
-        if not isinstance(value, _KINDS[str(kind)]) or (kind != "bool" and isinstance(value, bool)):
+        allowed = (int, float) if kind is float else kind
+        if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
             raise ValueError(f"{name} = {value!r}")
-    if not (
-        isfinite(sample.seconds) and sample.seconds > 0 and 0 < sample.steps < 10**9 and 0 <= sample.peak < 1 << 50
-    ):
+    if not (0 < sample.seconds < inf and 0 < sample.steps < 10**9 and 0 <= sample.peak < 1 << 50):
         raise ValueError(
             f"{sample.model} on {sample.card}: {sample.seconds} s, {sample.steps} steps, {sample.peak} bytes"
         )

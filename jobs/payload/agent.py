@@ -4,8 +4,6 @@ It exits 0 after writing a result for every lane, 2 if launch.json is unreadable
 anywhere. It needs Python 3.11 and the standard library only.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import signal

@@ -1,7 +1,5 @@
 """The supervisor: runs each lane of a session in its own process, so that lanes do not affect each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

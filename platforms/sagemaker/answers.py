@@ -1,7 +1,5 @@
 """Build requests about training jobs; translate AWS's responses and errors into those of the platform interface."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -284,7 +282,7 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
         raise Misconfigured("sagemaker", action, error.why, error.remedy) from error
 
 
-def _answered(action: str, error: ClientError, now: int) -> PlatformError:
+def _answered(action: str, error: "ClientError", now: int) -> PlatformError:
     code = code_of(error)
     why = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
     if code == "ResourceLimitExceeded":

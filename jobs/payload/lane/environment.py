@@ -4,8 +4,6 @@ It is built once per lock and image, under a file lock, and is valid only with a
 environment without the marker is deleted and built again, never repaired.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.util
@@ -140,7 +138,7 @@ class _Build:
         lock: locks.Lock,
         pins: Mapping[str, locks.Pin],
         image: Mapping[str, metadata.Distribution],
-        tool: Tool,
+        tool: "Tool",
     ) -> None:
         self._place, self._lock, self._pins, self._image = place, lock, pins, image
         self._tool, self._lane = tool, tool.lane
@@ -194,7 +192,7 @@ class _Build:
         there = self._image.get(locks.canonical(pin.name))
         return there is None or there.version.partition("+")[0] != pin.version
 
-    def _see(self, name: str) -> Installed | None:
+    def _see(self, name: str) -> "Installed | None":
         if name in self._own:
             return self._own[name]
         installed = self._image.get(name)
@@ -244,7 +242,7 @@ class _Build:
             log(self._lane, f"packages: the image's own do for {_listed(kept)}")
 
 
-def _why(missing: Unmet) -> str:
+def _why(missing: "Unmet") -> str:
     asker = missing.by or "the job"
     return f"{asker} asks for {missing.text}, and {missing.name} {missing.version or 'none'} is there"
 

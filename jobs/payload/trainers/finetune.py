@@ -5,8 +5,6 @@ Needs torch, transformers and, for ``--lora``, peft, which the images of Kaggle 
 SCHED_DATA_DIR. Starts one process per device; the steps do not depend on their number. See docs/fine-tuning.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -5,8 +5,6 @@ base in 16 bit. An adapter that was initialised from another one includes it. Ad
 independently are added up; the result has not been evaluated. Needs torch, transformers and peft.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -6,8 +6,6 @@ sends signals to every process of a node, helpers included, and ends all of them
 therefore go through its standard input, which srun copies to all nodes. Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

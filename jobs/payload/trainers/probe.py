@@ -5,8 +5,6 @@ one and with two layers, and with two lengths, on tensors without values (FakeTe
 autograd saves. The differences are what one layer keeps for one token.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -5,8 +5,6 @@ signal for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR a
 several nodes (SCHED_NODES, SCHED_NODE, SCHED_RENDEZVOUS) each starts its own part. Standard library only.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Clients of AWS services and of compatible servers, with every default that matters set explicitly."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
@@ -96,7 +94,7 @@ class FreshCredentials:
         self._credentials: Any = None
         self._credentials_mark = ""
 
-    def load_credentials(self) -> FreshCredentials:
+    def load_credentials(self) -> "FreshCredentials":
         """Return the credentials, as a provider of botocore does."""
         return self
 
@@ -191,7 +189,7 @@ def _loader() -> Any:
 
 
 # Translate errors of S3 into those of the store.
-def code_of(error: ClientError) -> str:
+def code_of(error: "ClientError") -> str:
     """Return AWS's code of an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
@@ -215,7 +213,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
         raise StoreUnreachable(action, key, why, "Check the endpoint and the network") from error
 
 
-def _answered(action: str, key: str, bucket: str, error: ClientError) -> StoreError:
+def _answered(action: str, key: str, bucket: str, error: "ClientError") -> StoreError:
     code = code_of(error)
     why = str(error.response.get("Error", {}).get("Message") or code)
     if code in EXISTS:

@@ -3,8 +3,6 @@
 It skips what documents do not share. A mask computes all of it, and takes four times as long in deterministic mode.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

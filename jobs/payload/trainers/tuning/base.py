@@ -4,8 +4,6 @@ Libraries fill missing weights with random numbers, warn, and go on; their error
 folders do not say what to do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Files of a checkpoint. Weights, optimiser and state are separate, so that unchanged files are stored only once."""
 
-from __future__ import annotations
-
 import functools
 import json
 import threading

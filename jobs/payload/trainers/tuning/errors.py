@@ -1,7 +1,5 @@
 """Messages and errors of a training, and the detection of divergence."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import deque

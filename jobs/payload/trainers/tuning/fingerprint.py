@@ -8,8 +8,6 @@ E1  same state: something of the place has changed
 E2  inexact: anything else; refused unless accepted
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 from collections.abc import Collection, Iterable, Mapping
@@ -53,7 +51,7 @@ def fingerprint(
     return {"format": FORMAT, "job": job, "place": dict(place)}
 
 
-def place(options: argparse.Namespace, card: Device, devices: int, rows_at_once: int) -> dict[str, Any]:
+def place(options: argparse.Namespace, card: "Device", devices: int, rows_at_once: int) -> dict[str, Any]:
     """Return where and how steps are computed."""
     return {
         "device": card.name,

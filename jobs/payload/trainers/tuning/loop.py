@@ -1,7 +1,5 @@
 """The training loop: optimiser steps with gradient accumulation, reports of metrics, checkpoints and stopping."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

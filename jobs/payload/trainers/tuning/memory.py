@@ -4,8 +4,6 @@ The rows of a step do not change, so that a training resumes in class E1. An 8-b
 another training (E2); they come last, and only if a person allows them.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -115,7 +113,7 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
                 del sys.modules[name]
 
 
-def facts_of(options: argparse.Namespace, model: str, card: Device, devices: int) -> dict[str, Any]:
+def facts_of(options: argparse.Namespace, model: str, card: "Device", devices: int) -> dict[str, Any]:
     """Return what decides whether a step fits, as requested; ``model`` is a digest."""
     wanted = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
     return {**wanted, "model": model, "device": card.name, "devices": devices, "precision": card.precision}

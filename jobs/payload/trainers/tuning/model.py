@@ -1,7 +1,5 @@
 """Loads the model to train: all weights in fp32, or a LoRA adapter in fp32 on a frozen base in 16 or 4 bit."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

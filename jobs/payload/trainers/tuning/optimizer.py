@@ -1,7 +1,5 @@
 """The optimiser: AdamW, the learning-rate schedule, and the reduction of gradients over the ranks."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -5,8 +5,6 @@ reference is the initial model; with an adapter it is kept in the checkpoint's f
 of a step within that step, so that every step can be resumed exactly.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ The texts of a round are generated before its first step. All texts that ever pa
 checkpoint, with reward and step, so that an interrupted round continues with the same rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

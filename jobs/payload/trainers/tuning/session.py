@@ -1,7 +1,5 @@
 """Setup of one process (rank) of a training: device, data, fingerprint, model, and then the loop."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The time before the first step of a process: which libraries it loads, and where the seconds go."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import importlib.util

@@ -1,7 +1,5 @@
 """The contents of files of any compression as UTF-8: of UTF-16 too, in constant memory."""
 
-from __future__ import annotations
-
 import codecs
 import io
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A line of a file is a record in one of the forms of forms.py. All of a text is l
 completion; of a conversation, rendered by the chat template, the assistant's messages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -13,8 +13,6 @@ A conversation may also have ``system``, ``tools`` and ``chat_template_kwargs``;
 ``history``. A message with a weight of 0, or ``train: false``, is context and not learned.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -5,8 +5,6 @@ is read and resized once; rows and images are cached on disk under a digest of e
 padded, not packed, because image tokens have three-dimensional positions.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

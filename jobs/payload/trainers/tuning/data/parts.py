@@ -4,8 +4,6 @@ A file is read record by record in constant memory. Damage loses only the damage
 cannot be located, the rest of the file. The caller decides how to handle a record with a fault.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

@@ -1,7 +1,5 @@
 """A report of training data before it is submitted, by the reader of the trainer. It needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from array import array

@@ -1,7 +1,5 @@
 """Training data: the files that are read, and their records; what cannot be read is counted. See parts.py."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ memory-mapped arrays (tokens; marks, which say what is learned and where documen
 the memory. The cache key is a digest of everything that the rows depend on.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import hashlib
@@ -483,7 +481,7 @@ _LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
 
 
 def describe(
-    training: Training, facts: dict[str, Any], size: tuple[int, int], texts: Sequence[str], places: int = 0
+    training: "Training", facts: dict[str, Any], size: tuple[int, int], texts: Sequence[str], places: int = 0
 ) -> None:
     """Report and print the data: a tally's ``facts``, ``size`` (rows, tokens), samples, ``places`` (0: unknown)."""
     data = training_data(facts, size, places)

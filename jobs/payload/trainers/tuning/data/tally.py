@@ -1,7 +1,5 @@
 """Counts of the records of training data: learned, or left out for a reason, with the place of the first one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

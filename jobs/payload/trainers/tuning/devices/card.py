@@ -3,8 +3,6 @@
 ``torch.cuda.is_bf16_supported()`` is True on T4 and V100 too, which emulate bf16 very slowly.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Linear layers of a frozen base in fp8: one scale per row of the activations and per row of the weight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Gradients are all-reduced once per step, in a fixed order of buckets, so that results do not depend on timing.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import timedelta

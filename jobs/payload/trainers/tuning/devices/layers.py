@@ -4,8 +4,6 @@ Results do not depend on where a layer is, so that a job can move to one device 
 through all devices; there are as many batches in flight as devices, so that none waits for long.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

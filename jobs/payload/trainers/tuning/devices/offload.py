@@ -1,7 +1,5 @@
 """Activation offload: with gradient checkpointing, layer inputs wait for the backward pass in host memory."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sharding by FSDP2: each rank keeps a shard of all parameters, and gathers a layer only while it computes it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import inspect

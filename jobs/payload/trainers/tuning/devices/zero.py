@@ -4,8 +4,6 @@ The shards may be in host memory, so that one device trains a model that would f
 form (whole weights and states, fp32), so that a job can move between ZeRO, FSDP2 and one device.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
