@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 20
 _MATCH_BYTES = 4_096  # pieces overlap by as much
 _NAME_BYTES = 60  # before a value, in which the name that it is assigned to is searched
 _BINARY_BYTES = 8_192
-_DISTINCT_MIN = 6  # different characters of a value that is no example
+_DISTINCT_MIN = 6  # minimum of different characters in a real secret, unlike an example
 _BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
 PERSONAL = ("e-mail address", "phone number", "IBAN", "card number")
 """The kinds of personal data that can be found."""

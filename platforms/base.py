@@ -33,7 +33,7 @@ class PlatformError(UserError):
 
 
 class Refused(PlatformError):
-    """The platform said no, and nothing was started.
+    """The platform refused, and nothing was started.
 
     ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that a retry cannot succeed.
     ``used_up``: the platform reports a quota as used up, until ``wait_until`` unless its usage records say otherwise.

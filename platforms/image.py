@@ -12,7 +12,7 @@ from platforms.base import BadOption, Misconfigured
 from platforms.plugin import traits
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
-"""The options of a pool on any platform that say what its image is."""
+"""The options that describe the image of a pool, on any platform."""
 
 # Kaggle's and AWS's images of 2026 are Ubuntu 22.04 or later, so wheels for glibc 2.28 work.
 _PLATFORM = "x86_64-manylinux_2_28"

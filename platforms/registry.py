@@ -57,7 +57,7 @@ class PlatformContext:
     package. ``clock`` is the ``clock`` part of the launch contract; empty means real time. ``store_kind`` is the kind
     of address that sessions get of the artifact store; empty means unknown. ``open_store`` returns the store itself,
     for platforms that carry its objects to sessions; it raises StoreError. ``device_counts`` are the numbers of devices
-    that a session may ask for; empty means that all have as many. ``is_priced`` says that a person has declared the
+    that a session may ask for; empty means that all have as many. ``is_priced``: a person has declared the
     price of an hour. ``hidden`` returns the paths that no session on this machine may see: credentials, settings,
     database, state, store. ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they
     are known. ``kind`` is what the pool's devices are, "gpu" or "tpu"; empty means unknown.

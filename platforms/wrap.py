@@ -144,7 +144,7 @@ class Guarded(Wrapper):
 
 # A pool that cannot be used, because its credentials, a library or a folder are missing, does not affect the others,
 # and a replaced token takes effect without a command. Until the adapter can be created, each call raises the error;
-# like any call without an answer, it says nothing about sessions.
+# like any call without an answer, it proves nothing about sessions.
 class LatePlatform(Wrapper):
     """A platform that ``make`` creates; ``mark`` returns a text that changes when it must be created again.
 

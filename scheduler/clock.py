@@ -83,7 +83,7 @@ def real_now() -> float:
 
 
 def process_began() -> float:
-    """Return when this process began, in real UTC seconds; the present if the system does not tell (no /proc).
+    """Return when this process began, in real UTC seconds; the present if the system has no /proc.
 
     Instants on its command line are relative to that.
     """

@@ -70,7 +70,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All options, and the recommended one; if none fits, None, and ``nearest`` says what would."""
+    """All options, and the recommended one; if none fits, None, and ``nearest`` is the nearest setting that would."""
 
     shape: Shape
     card: Card
@@ -200,7 +200,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
 
 
 def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Choice:
-    """Return what a set-up needs and costs on a card."""
+    """Return the memory, time and cost of a set-up on a card."""
     memory = memory_seen(memory_of(setup), setup, card, measurements)
     storage, pace = storage_of(setup), pace_seen(setup, card, measurements)
     tokens = wishes.tokens or 1e6

@@ -60,7 +60,7 @@ class Card:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before relying on it."""
+        """The caveats of the estimate."""
         lines = []
         if not self.compiles:
             lines.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
@@ -138,7 +138,7 @@ class Vision:
 class Shape:
     """A decoder like Llama; ``between`` is the width of the MLP.
 
-    ``inside`` counts parameters of a block beside products, two norms and biases, ``outside`` those outside the blocks,
+    ``inside`` counts parameters of a block except products, two norms and biases, ``outside`` those outside the blocks,
     ``normed`` the values per token of a block's other norms.
     """
 
@@ -350,12 +350,12 @@ class Family:
     mlp_bias: str = ""
     head_bias: bool = False
     biased: tuple[str, ...] = ()  # the keys of biases that are on where they are absent
-    tied: bool = False  # what tie_word_embeddings says where it is absent
-    head_dim: int = 0  # the width of a head where the config does not say it; 0: hidden / heads
+    tied: bool = False  # value of tie_word_embeddings if the config lacks it
+    head_dim: int = 0  # width of a head if the config lacks it; 0: hidden / heads
     unlike: tuple[str, ...] = ()  # keys that must be off: with them the formula is not exact
 
     def inside(self, config: Mapping[str, Any], hidden: int, queries: int, keys: int, heads: int, between: int) -> int:
-        """Return the parameters of a block beside its linear layers, query biases and two norms."""
+        """Return the parameters of a block apart from its linear layers, query biases and two norms."""
         head = queries // heads
         count = (self.norms - 2) * hidden
         count += {"": 0, "head": 2 * head, "all": queries + keys}[self.query_norms]
@@ -365,7 +365,7 @@ class Family:
         return count
 
     def outside(self, hidden: int, words: int) -> int:
-        """Return the parameters outside the blocks beside embedding, head and one norm."""
+        """Return the parameters outside the blocks apart from embedding, head and one norm."""
         return (self.last - 1) * hidden + (words if self.head_bias else 0)
 
     def normed(self, hidden: int, heads: int) -> int:

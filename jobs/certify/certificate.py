@@ -63,7 +63,7 @@ class Certificate:
 def certify(
     script: ScriptUnderTest, tell: Callable[[str], None], *, adapt: bool, strikes: tuple[Strike, ...] = STRIKES
 ) -> Certificate:
-    """Run the script without and with each strike, and say after each what it showed.
+    """Run the script without and with each strike, and report the result of each.
 
     ``adapt`` raises the target step until training takes long enough to be interrupted. Raises Refusal for a script
     that does not do its part without any strike, OSError.
@@ -92,7 +92,7 @@ def certify(
 def _planned(
     script: ScriptUnderTest, tell: Callable[[str], None], *, adapt: bool
 ) -> tuple[ScriptUnderTest, StrikePlan]:
-    """Return the script with the target step of all runs, and what two uninterrupted runs say."""
+    """Return the script with the target step of all runs, and the comparison of two uninterrupted runs."""
     while True:
         tell(f"Without an interruption, to step {script.target_step}, twice ...")
         first, files, setup, seconds = _straight(script)
@@ -135,7 +135,7 @@ def _obstacle(strike: Strike, script: ScriptUnderTest, plan: StrikePlan) -> str:
 
 
 def devices_here(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the numbers of this machine's devices that a script may use; the first alone where none can be seen."""
+    """Return the numbers of this machine's devices that a script may use; only the first if none can be listed."""
     if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
         return tuple(named.split(","))
     try:

@@ -116,7 +116,7 @@ class ScriptRun:
         return {step: path for step, path in finished_steps(self.checkpoints).items() if _says(path, step)}
 
     def damaged(self) -> list[str]:
-        """Return the names of checkpoints that have their final name, but not what the contract says."""
+        """Return the names of checkpoints that have their final name, but violate the contract."""
         return [path.name for step, path in finished_steps(self.checkpoints).items() if not _says(path, step)]
 
     def _pump(self, poll: float) -> None:

@@ -47,7 +47,7 @@ STRIKES = (
 
 
 class StrikePlan(NamedTuple):
-    """What the uninterrupted run says about the others: seconds of its set-up, and the steps of the strikes."""
+    """What the strikes need from the uninterrupted run: the seconds of its set-up, and the steps of the strikes."""
 
     setup_seconds: float
     steps: Mapping[When, int]
@@ -182,7 +182,7 @@ def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
 def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     """Let a save fail in the middle of a file, then give room again and ask the run to save and end.
 
-    A limit of the size of files stands for the full disk: only root can make a small disk. What the script sees is
+    A limit of the file size simulates the full disk: only root can make a small disk. What the script sees is
     "File too large" instead of "No space left on device". A script may end by it, if its older checkpoint stays whole.
     """
     findings = _save(run)

@@ -151,7 +151,7 @@ class Difference:
     """The differences of two versions: counts of texts, and changed parameters as (old, new).
 
     `added` and `removed` count by source. `now_trained` and `now_held_out` changed sides: a model that was trained on
-    the old version measures too well on the latter. `retagged` have another stage or other domains.
+    the old version measures too well on these. `retagged` have another stage or other domains.
     """
 
     old: str

@@ -167,7 +167,7 @@ def _repeats(weights: Sequence[SourceWeight], row: Mapping[str, Any]) -> int:
 
 
 def _repeated(corpus: CorpusManifest, seed: str) -> list[_Place]:
-    """Return the rows of sources with a weight above one, as often as they are read again, in seeded order."""
+    """Return the rows of sources with a weight above one, repeated as often as they are read again, in seeded order."""
     weights = [SourceWeight(**weight) for weight in corpus.parameters.get("weights", ())]
     times = partial(_repeats, weights) if any(weight.weight > 1 for weight in weights) else None
     places = enumerate(place for shard in corpus.train for place in _places(corpus.folder, shard, times))
@@ -175,7 +175,7 @@ def _repeated(corpus: CorpusManifest, seed: str) -> list[_Place]:
 
 
 def _places(folder: Path, shard: Shard, times: Callable[[Mapping[str, Any]], int] | None) -> list[_Place]:
-    """Return the rows of a shard without their texts, each as often as ``times`` says; None: no row."""
+    """Return the rows of a shard without their texts, each repeated by ``times``; None: no row."""
     result: list[_Place] = []
     offset = 0
     if times is None:

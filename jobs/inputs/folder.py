@@ -70,7 +70,7 @@ class PackedFolder:
 
 
 def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lambda _done, _all: None) -> PackedFolder:
-    """Read a folder; links must point inside. ``tell(done, total)`` gets bytes. Raises TreeError."""
+    """Read a folder; links must point inside. ``tell(done, total)`` is called with bytes. Raises TreeError."""
     if not folder.is_dir():
         raise TreeError(
             str(folder), "there is no such folder", "Write its whole path, or one relative to the job's file"

@@ -1,1 +1,1 @@
-"""What people declare: dataclasses that files are read into and on which decisions are made."""
+"""Dataclasses of what people declare in files: pools, quotas, windows and other values of decisions."""

@@ -58,7 +58,7 @@ class Pool:
 
     @property
     def kind(self) -> Literal["gpu", "tpu"]:
-        """What its devices are; whatever is no TPU is "gpu", also processors."""
+        """The kind of its devices: "tpu", or "gpu" for all others, also processors."""
         return "tpu" if self.accelerator.lower().startswith("tpu") else "gpu"
 
     @property

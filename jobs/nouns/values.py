@@ -18,7 +18,7 @@ _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 class BadValue(ValueError):
     """A value is invalid: ``why``, and the ``remedy``.
 
-    ``key`` is the value's key if a whole table was checked. ``beside`` is another key of the table that contradicts it,
+    ``key`` is the value's key if a whole table was checked. ``beside`` is a key of the table in conflict with it,
     and is to blame if a person set it.
     """
 

@@ -16,7 +16,7 @@ MARK = "[secret]"
 LENGTH_MIN = 6
 _STRIDES = (27, 9, 3, 1)  # distance between two positions that are examined: the longer the words, the fewer positions
 
-# How tools print bytes and characters as numbers: one of them, and what stands between two.
+# How tools print bytes and characters as numbers: one number, and the separator of two.
 _HEX = [(form, between) for form in ("%02x", "%02X") for between in ("", " ", ":", "-", ",", ", ")]
 _HEX += [("%%%02x", ""), ("%%%02X", ""), ("\\x%02x", ""), ("\\x%02X", "")]
 _BYTES = [("0x%02x", ", "), ("0x%02X", ", "), ("0x%02x", ","), ("0x%02x", " "), ("\\%03o", ""), ("%03o", " ")]

@@ -68,7 +68,7 @@ class Collector:
         self._total_bytes = 0
 
     def collect(self, slug: str, store: BlobStore, tell: Callable[[str], None]) -> None:
-        """Import the output of the kernel ``slug`` into ``store``; call ``tell`` with a text that says the progress.
+        """Import the output of the kernel ``slug`` into ``store``; call ``tell`` with the progress as text.
 
         Blobs are imported first, then manifests, then reports: each may refer to earlier ones. Damaged files are
         skipped; files that do not depend on them are imported. Raises Unreachable if a retry may help, Refused if the

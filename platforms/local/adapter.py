@@ -189,7 +189,7 @@ class LocalPlatform(base.Platform):
         programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
         home = Path(platforms.__file__).parent.parent.resolve()
         if not any(home.is_relative_to(place.resolve()) for place in hidden):
-            programs.append(home)  # of a checkout: what lies beside our packages is imported as well
+            programs.append(home)  # of a checkout: files next to our packages are imported as well
         folder = self._folders.root / request.key
         return spawn.view_of(folder, hidden, programs, request.launch.get("store", {}))
 

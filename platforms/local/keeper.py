@@ -139,7 +139,7 @@ def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
 def _hide_files(folder: str) -> None:
     """Enter the session's view, if it has one. Raises OSError: no session starts with an incomplete view.
 
-    On machines that forbid views, the session runs without one and its output says so.
+    On machines that forbid views, the session runs without one and logs that.
     """
     try:
         with open(VIEW, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as in records.publish

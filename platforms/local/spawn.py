@@ -106,7 +106,7 @@ def _real(path: Path) -> str:
 
 
 def home_in(view: str, environment: Mapping[str, str]) -> bool:
-    """Return whether the home folder that an environment names is hidden in a view."""
+    """Return whether a view hides the home folder of an environment."""
     home = os.path.realpath(environment.get("HOME") or "/nonexistent")
     hidden = [entry[5:] for entry in view.split("\0") if entry.startswith("hide ")]
     return any(Path(home).is_relative_to(path) for path in hidden)

@@ -218,7 +218,7 @@ def ask(call: Callable[[], Any], none: Collection[str] = MISSING) -> Any:
 def is_refusal(error: Exception, operation: str) -> bool:
     """Return whether an error proves that ``operation`` was not carried out.
 
-    Botocore retries requests without a response; the error of a retry says nothing about the earlier attempts.
+    Botocore retries requests without a response; the error of a retry proves nothing about the earlier attempts.
     """
     from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 
@@ -230,7 +230,7 @@ def is_refusal(error: Exception, operation: str) -> bool:
 
 
 def of_one_type(request: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
-    """Return an invalid request with the first of its instance types alone; None if that changes nothing.
+    """Return an invalid request with only the first of its instance types; None if it has only one.
 
     Not every region, and not every version of AWS's client, knows InstancePreferences.
     """
@@ -316,7 +316,7 @@ LAUNCH_CHANNEL = "launch"
 # Relative to the folder of launch.json: on the job's own volume, where a job may write and which AWS does not upload.
 WORK_DIR = "../../../output/work"
 
-# An image in Amazon ECR by tag, by digest or by name alone.
+# An image in Amazon ECR by tag, by digest or only by name.
 ECR = re.compile(
     r"\d{12}\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<repository>[a-z0-9._/-]+)"
     r"(:(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})?",

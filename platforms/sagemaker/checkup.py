@@ -91,7 +91,7 @@ def _jobs(settings: SageMakerSettings) -> Checked:
 
 
 def _quota(settings: SageMakerSettings) -> Checked:
-    """Check how many instances of each type the account may use; without permission, say where AWS shows it."""
+    """Check how many instances of each type the account may use; without permission, name AWS's page for it."""
     use = "spot training job usage" if settings.spot else "training job usage"
     wanted = [f"{instance_type} for {use}" for instance_type in settings.instance_types]
     with answers.translated("look at the quotas"):

@@ -312,7 +312,7 @@ class SkyPilotPlatform(RemoteSessions):
             return self._observe_end(key, order, None, now, launches)
         well = not launches or any(one.status == "SUCCEEDED" for one in launches)
         if not well or (late and cluster.status != "UP"):
-            # Otherwise the cluster would stay up and be billed for ever.
+            # Otherwise the cluster would stay up and be billed indefinitely.
             if not _is_going_down(requests):
                 self._server.down(name)
             return base.Observed(key, base.SessionState.QUEUED, "", detail="its set-up failed, and it is taken down")

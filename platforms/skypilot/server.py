@@ -177,7 +177,7 @@ class ApiServer:
         return b"".join(_TASK_LINE.sub(b"", line, count=1) for line in lines if _TASK_LINE.match(line))
 
     def costs(self, name: str, days: int) -> SkyCost | None:
-        """Return the server's cost estimate of a cluster in the last ``days``; None if it has none."""
+        """Return the server's cost estimate of a cluster in the last ``days``; None: no estimate."""
         rows = [
             one for one in _rows(self._call("/cost_report", "sky.cost_report", days=days)) if one.get("name") == name
         ]

@@ -30,7 +30,7 @@ class SkyPilotSettings:
     memory: _Word = ""
     accelerator: _Word = ""
     python: _Word = "python3"
-    owner: _Owner = ""  # eight hexadecimal digits, which tell our clusters from those of other pools and daemons
+    owner: _Owner = ""  # eight hexadecimal digits, which distinguish our clusters from those of other pools and daemons
     max_hourly_cost: _Money = ""
     address: str = _ADDRESS
     token_file: str = ""
@@ -72,7 +72,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSet
 def read_address(text: str, *, token: bool) -> str:
     """Return an address without the / at its end. Raises BadOption unless it is a plain one of http or https.
 
-    ``token``: one is sent along. No secret stands in an address.
+    ``token``: one is sent along. An address contains no secret.
     """
     try:
         parts = urlsplit(text)

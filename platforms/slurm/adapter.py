@@ -1,4 +1,4 @@
-"""The Slurm adapter: one batch job per launch key. session.sh, its script, says why a key never runs twice.
+"""The Slurm adapter: one batch job per launch key. session.sh, its script, explains why a key never runs twice.
 
 The pool's state folder has a folder per key with the adapter's own records: the order, written before the job is
 submitted; the first time the job was seen running; how it ended, as first reported. All else is queried from Slurm.

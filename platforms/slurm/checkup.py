@@ -48,7 +48,7 @@ class SlurmNodes:
     """Identical nodes of a partition in the same state.
 
     ``gres`` is the value of the option gres for their GPUs, "" without GPUs. ``devices`` is GPUs per node.
-    ``seconds_max`` is the partition's time limit, None if it has none; ``reason`` says why they are out of service.
+    ``seconds_max`` is the partition's time limit, None: no limit; ``reason`` is why they are out of service.
     """
 
     partition: str

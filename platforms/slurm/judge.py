@@ -41,7 +41,7 @@ SLACK_SECONDS = 180  # Slurm may end a job this long after its time limit
 # The two inputs: a job's line in Slurm's queue, and the evidence in the session's folder.
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """One of our jobs in Slurm's queue; times are real UTC seconds by our clock, None if Slurm has none."""
+    """One of our jobs in Slurm's queue; times are real UTC seconds by our clock, None if unknown."""
 
     job: int
     state: str

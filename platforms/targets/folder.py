@@ -1,4 +1,4 @@
-"""Targets that are folders: a release is copied beside the others, and one symbolic link selects the active one.
+"""Targets that are folders: a release is copied next to the others, and one symbolic link selects the active one.
 
 The steps that must be atomic run on the target's machine, in activate.sh, which holds a lock.
 """

@@ -39,7 +39,7 @@ from platforms.targets.reach import Here
 NAME = "probe.json"
 _PROMPT = "Write one atomic component that validates a file name."
 _TOKENS = 16
-_SAME = 1e-6  # log-probabilities of one model and prompt differ by less if no other requests run meanwhile
+_SAME = 1e-6  # log-probabilities of one model and prompt differ by less if no other requests run at that time
 _TOLERANCE = 0.05
 MAX_BYTES = 1 << 16
 _ANSWER_MAX_BYTES = 1 << 20
@@ -357,7 +357,7 @@ class VllmTarget:
         return result
 
     def _point_router(self, model: str, version: int) -> None:
-        """Route requests for ``model`` to a version. Raises TargetBusy if the router's table changed meanwhile."""
+        """Route requests for ``model`` to a version. Raises TargetBusy if the router's table has changed."""
         if self.router is None:
             return
         table = self.router.call("GET", "/admin/table").document

@@ -128,7 +128,7 @@ def _refuse_input(host: Host, value: str) -> None:
 
 
 def _copy(host: Host, folder: Path) -> str:
-    """Copy what a job's code would have of a folder to the host; return where it is, from the home folder there."""
+    """Copy the files of a folder that a job's code would contain to the host; return the path below its home folder."""
     import hashlib
     import subprocess
     import tarfile

@@ -81,7 +81,7 @@ def hold_reason(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error
 def retry_delay(name: str, failures: int, base_seconds: int, cap_seconds: int) -> int:
     """Return the seconds to wait after ``failures`` consecutive failures (at least one).
 
-    The delay lies between 75 % and 125 % of ``base * 2 ** (failures - 1)``, capped; equal input gives equal output.
+    The delay is between 75 % and 125 % of ``base * 2 ** (failures - 1)``, capped; equal input gives equal output.
     """
     if failures < 1:
         raise ValueError(f"a delay needs at least one failure, not {failures}")

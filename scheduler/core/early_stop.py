@@ -8,7 +8,7 @@ from jobs.size import counted
 from jobs.spec import StopRule
 from scheduler.core.learning_curve import REACH, forecast_of
 
-_AGREE = 3  # so many forecasts in a row must say the same: each is right with its certainty, their first is not
+_AGREE = 3  # so many forecasts in a row must agree, because the first one of many to stop is right less often
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a job stands by its rule.
+    """The state of a job by its early-stopping rule.
 
     ``best`` is the best checkpoint that can be the result, None while there is none. ``since`` checkpoints in a row
     were no improvement. ``why`` says why training ends; it is empty while it goes on.
@@ -35,7 +35,7 @@ class Progress:
 
 
 def progress(rule: StopRule, history: Iterable[Scored], target_step: int = 0) -> Progress:
-    """Return how a job stands by its rule, given its checkpoints in the order of their steps and its target step.
+    """Return the state of a job by its rule, from its checkpoints in the order of their steps and its target step.
 
     A checkpoint is an improvement when it is better than the best before it by at least ``rule.least``, or by
     anything where that is 0. A value that is no finite number counts as no improvement.

@@ -37,7 +37,7 @@ class Decision:
 
 
 def decide(rule: Halving, candidates: Collection[SweepCandidate]) -> Decision:
-    """Return what follows from the metrics that are known. Equal metrics are ordered by name.
+    """Return the decisions that follow from the known metrics. Equal metrics are ordered by name.
 
     A metric that is missing or no finite number is never promoted.
     """

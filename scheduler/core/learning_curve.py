@@ -17,7 +17,7 @@ _EXPONENTS = tuple(0.04 * 1.5**power for power in range(12))
 _OFFSETS = (0.0, 0.05, 0.3, 1.0)  # steps before the first one, as shares of those so far
 # Chosen with curves other than those on which benchmarks/bench_forecast.py counts how often the bands hold.
 _RECENT, _WEIGHT_MIN = 2.0, 0.01  # a point counts by this power of its step, but at least so much
-_EVIDENCE = 0.4  # neighbouring checkpoints err alike: each says less than an independent one
+_EVIDENCE = 0.4  # neighbouring checkpoints err alike: each is less informative than an independent one
 _NOISE = 0.01  # of the range: no curve is believed to be smoother
 _DOUBT = 0.17  # of what the curve gained over as many doublings before: no law holds exactly
 _DRIFT = 5.0  # how much the noise's variance grows while the steps become e times as many
@@ -27,7 +27,7 @@ _RIDGE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The metric at a step: it lies below ``low`` in 5 of 100 cases, below ``middle`` in 50, below ``high`` in 95."""
+    """The metric at a step: it is below ``low`` in 5 of 100 cases, below ``middle`` in 50, below ``high`` in 95."""
 
     step: int
     low: float

@@ -60,7 +60,7 @@ class Charge:
     """Seconds that count against a pool's quotas: the sum of one or more entries.
 
     ``sign`` is -1 for a credit and 0 for a possible charge, which counts nothing but may open a span. ``held`` marks
-    reserved time that may be released. ``exact`` is False if the platform did not report the times: the use lies within
+    reserved time that may be released. ``exact`` is False if the platform did not report the times: the use is within
     the interval and may be shorter. ``devices`` count only in a quota by device. ``waited`` marks time billed before
     the session began.
     """

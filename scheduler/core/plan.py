@@ -44,7 +44,7 @@ class KeptHours:
     """The next job of ``kind`` is expected at ``expected_at``, with ``seconds`` of work on its fastest pool.
 
     ``pool`` is set only in plans of older versions, which reserved hours on it. ``sure`` is a probability from 0 to 1;
-    it is 1 if the user ``said`` when the job comes.
+    it is 1 if the user ``said`` when the job is expected.
     """
 
     kind: str

@@ -77,7 +77,7 @@ class Deployment:
 
     @property
     def version(self) -> str:
-        """What is deployed: ``ufm@3``."""
+        """The name of the deployed version: ``ufm@3``."""
         return version_name(self.model, self.number)
 
 

@@ -109,7 +109,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
         case CalendarQuota() | MoneyQuota():
             spans = [(window.start, window.end) for window in quota.calendar.windows(now, last)]
         case RollingQuota():
-            # Use is piecewise linear in the end of the span, so its maximum lies where a charge ends or expires.
+            # Use is piecewise linear in the end of the span, so its maximum is at the end or expiry of a charge.
             ends = {charge.end for charge in everything}
             ends |= {edge + quota.span_seconds for c in everything for edge in (c.start, c.end)}
             spans = [(end - quota.span_seconds, end) for end in sorted(ends) if end > now]

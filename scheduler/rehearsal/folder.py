@@ -82,7 +82,7 @@ def reopen(folder: Path) -> Rehearsal:
 def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings document of a rehearsal: ``base`` with its own paths, clock and margins.
 
-    Margins grow with the scale, because starting a process takes real time whatever the clock says.
+    Margins grow with the scale, because starting a process takes real time at any speed of the clock.
     """
     document: dict[str, Any] = {**base}
     document["state_dir"] = str(rehearsal.state)

@@ -168,7 +168,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     keeps_bucket = stand_ins.keeps_bucket(rehearsal, base)
     first = {**base, "artifacts": {}} if keeps_bucket else base
     document = settings_for(replace(rehearsal, origin=0.0), first)
-    document["clock"]["stopped_at"] = rehearsal.epoch  # everything written meanwhile has the time of the start
+    document["clock"]["stopped_at"] = rehearsal.epoch  # everything written until now has the time of the start
     write_settings(rehearsal, document)
     app = open_app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -242,7 +242,7 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
 
 
 def _is_over(rehearsal: Rehearsal, app: App) -> bool:
-    """Return whether the time is over and every session settled; a stopped daemon ends early without an error."""
+    """Return whether the time is over and every session has ended; a stopped daemon ends early without an error."""
     with app.database.read() as tx:
         return app.clock.now() >= rehearsal.end and not runs.live(tx)
 

@@ -281,7 +281,7 @@ _JOBS: Mapping[str, Callable[[JobReport], str]] = {
     ">on another pool": lambda job: str(job.resumed_elsewhere),
     ">saved": lambda job: str(job.checkpoints),
 }
-"""Columns by their titles, and what each says of a row."""
+"""The columns by title, each with the function that returns its text for a row."""
 
 
 def _waste(report: Report) -> ReportSection:

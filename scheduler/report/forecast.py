@@ -30,7 +30,7 @@ def forecast(
     now: int,
     live: tuple[int, float] | None = None,
 ) -> Forecast | None:
-    """Return when ``steps_left`` are trained; None if neither plan nor pace tell.
+    """Return when ``steps_left`` are trained; None if neither plan nor pace is known.
 
     ``pace`` is steps per second of calendar time in the past week, ``sigma`` the relative standard error of the speed.
     ``live`` is the end and the steps per second of the running session; planned sessions count from its end on.

@@ -116,7 +116,7 @@ def _short(cell: str) -> str:
 
 
 def slack_of(document: ReportDocument) -> list[dict[str, Any]]:
-    """Return the blocks of one message; blocks beyond Slack's limit are left out, which the last block says."""
+    """Return the blocks of one message; blocks beyond Slack's limit are left out, and the last block reports that."""
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": document.title[:150]}},
         _text(_in_slack(document.subtitle)),

@@ -98,7 +98,7 @@ class JobGpus(GpuUse):
 
     @property
     def offer(self) -> str:
-        """What could use the rest of GPUs whose memory is at most half used; "" if there is nothing to offer."""
+        """Advice on using the rest of GPUs whose memory is at most half used; "" if there is none."""
         if not self.gpu_memory_bytes or self.gpu_memory_bytes > self.vram_gib * 2**29:
             return ""
         partner = ", or it could share the session with another job (needs.devices = 1)" if self.devices > 1 else ""
@@ -198,7 +198,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """One pool in the week and in the week before; ``why`` says why little was productive, empty if enough was."""
+    """One pool in the week and in the week before; ``why`` is why little was productive; "" if enough was."""
 
     name: str
     spent: Spent
@@ -251,7 +251,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything the weekly report says. Instants are UTC seconds; the week is [start, end).
+    """The content of the weekly report. Instants are UTC seconds; the week is [start, end).
 
     ``corrected_seconds`` is the sum of corrections booked after the end of the week. No other figure includes them, so
     the report of a week never changes.

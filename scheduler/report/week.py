@@ -132,7 +132,7 @@ def week_of(facts: WeekFacts) -> Week:
 
 
 def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
-    """Compute the figures of the jobs alone."""
+    """Compute only the figures of the jobs."""
     by_start = sorted(facts.runs, key=lambda run: run.planned_start)
     trained = ((run, lane) for run in by_start for lane in run.lanes if lane.outcome is not Outcome.REJECTED)
     lanes = grouped((lane.job, (run, lane)) for run, lane in trained)
@@ -357,7 +357,7 @@ class Launches:
 
 
 def launches_on(pool: str, runs: Sequence[Run], closed: str | None) -> Launches:
-    """Return what became of the launches on ``pool``; ``closed`` is why it is closed, None when it is open."""
+    """Return the outcomes of the launches on ``pool``; ``closed`` is why it is closed, None if it is open."""
     late = [run for run in runs if isinstance(run.state, Ended) and _rejected(run) and run.state.at >= run.deadline]
     mine = [run for run in runs if run.pool == pool and run not in late]
     refused = [run for run in mine if _rejected(run)]

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from scheduler.store.schema import due
 
 CYCLE = "cycle"
-"""The daemon's cycle: a due instant long past tells everybody that none was finished since."""
+"""The daemon's cycle: a due instant long past shows that no cycle was finished since."""
 
 RESTORED = "look-back"
 """There only after a backup was restored, until the daemon has found what the backup does not know."""

@@ -40,7 +40,7 @@ _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
 
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
-"""What stumbles over a value that the program never writes. The last one: a row is missing, or there twice."""
+"""The errors caused by values that the program never writes; the last one by a missing or duplicate row."""
 
 _AT_ONCE = nullcontext()
 _PLAIN = {"builtins", "json.decoder", "scheduler.store.schema"}
@@ -48,7 +48,7 @@ _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 
 SILENT_SECONDS = 15.0
-"""How long a writer may say nothing before a server lets it go, and others write."""
+"""The idle time after which a server ends a writer's transaction, so that others can write."""
 
 _BEGIN_WRITE = {
     "sqlite": "BEGIN IMMEDIATE",

@@ -101,7 +101,7 @@ def _refuse_twice(op: Operations, table: str, clash: str) -> None:
     )
 
 
-# A run may have several holds, but only one settlement; on PostgreSQL unique indexes alone see to that.
+# A run may have several holds, but only one settlement; on PostgreSQL only unique indexes ensure that.
 _SETTLED_TWICE = "id = NEW.id OR (run = NEW.run AND kind IN ('spend', 'release') AND NEW.kind IN ('spend', 'release'))"
 
 
@@ -244,4 +244,4 @@ STEPS = {
     "0012": _causes,
     "0013": _moved_holds,
 }
-"""What else a revision changed, by the revision, oldest first. A step never changes once it was released."""
+"""Further steps of revisions, by revision, oldest first. A released step never changes."""

@@ -11,7 +11,7 @@ from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store.schema import lanes, runs, series
 
 POINTS = 400
-"""So many points lie between the first step and the target, whatever a session tells in between."""
+"""The number of points from the first step to the target, however many a session reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _GPUS = (
 
 
 def gpu_metrics(tx: Connection, start: int = 0, end: int = INSTANT_MAX) -> dict[tuple[str, str], GpuMetrics]:
-    """Return what GPUs reported in [start, end), by job and pool: the peak of the memory and means of the others."""
+    """Return GPU metrics in [start, end), by job and pool: the peak of the memory and the means of the others."""
     rows = tx.execute(_GPUS, {"start": start, "end": end})
     return {(row.job, row.pool): GpuMetrics(**{name: getattr(row, name) for name in GPU_METRICS}) for row in rows}
 

@@ -24,7 +24,7 @@ def verify(db: Database) -> list[str]:
     try:
         with db.read() as tx:
             problems += _storage(tx)
-        # First every row alone; the comparisons below need readable rows.
+        # First each row by itself, because the comparisons below need readable rows.
         problems += map(str, db.damage())
         if problems:
             return problems

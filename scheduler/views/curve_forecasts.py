@@ -34,7 +34,7 @@ Verdict = Literal["stop", "grow", "halve", "keep", ""]
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What more hours buy: ``steps``, and the metric after them. ``gain`` is positive where that is better than now."""
+    """The effect of more hours: ``steps``, and the metric after them. ``gain`` is positive for an improvement."""
 
     hours: float
     steps: int
@@ -75,7 +75,7 @@ class JobAdvice:
     """One job of the advice. ``free_hours`` are those of the coming week that it could use, and ``free`` what they buy.
 
     ``used_hours`` are device hours of the last seven days, ``used_steps`` and ``used_gain`` what they bought. The
-    ``command`` does what the verdict says; "keep" needs none.
+    ``command`` carries the verdict out; "keep" needs none.
     """
 
     forecast: JobForecast
@@ -130,7 +130,7 @@ class JobCurve:
         return before - after if self.aim == "low" else after - before
 
     def at(self, step: int | None) -> int | None:
-        """Return when a step will have been trained, by the plan; None where nothing says so, or it is past."""
+        """Return when a step will have been trained, by the plan; None if it is unknown or past."""
         if step is None:
             return None
         per_second, until = (self._going.steps_per_hour or 0.0) / HOUR, self._going.ends_at
@@ -139,7 +139,7 @@ class JobCurve:
         return ahead.expected if ahead else None
 
     def buys(self, hours: float) -> Bought | None:
-        """Return what so many hours more buy at the measured speed; fewer hours if a forecast does not reach so far."""
+        """Return the effect of more hours at the measured speed; fewer hours if the forecast does not reach so far."""
         speed = self._going.steps_per_hour or 0.0
         steps = min(round(hours * speed), (REACH - 1) * self.newest)
         if self.curve is None or steps <= 0:
@@ -149,7 +149,7 @@ class JobCurve:
         return Bought(hours, steps, band, gain, gain / hours)
 
     def reaches(self, goal: float) -> int | None:
-        """Return the first step at which the goal is reached more probably than not; None if no forecast says so."""
+        """Return the first step at which the goal is reached more probably than not; None if no forecast reaches it."""
         first, last = self.newest, REACH * self.newest
         if self.curve is None or self.curve.chance(goal, last) < 0.5:
             return None
@@ -184,7 +184,7 @@ class JobCurve:
         )
 
     def advice(self, tx: Connection, hours: float, free_hours: float) -> JobAdvice:
-        """Return what is known of the job, without a verdict."""
+        """Return the advice for a job without its verdict."""
         since = self._now - WEEK
         used = ledger.device_seconds(tx, [self.spec.name], since)[self.spec.name] / HOUR
         newer = [place for place, one in enumerate(self.saved) if one.manifest.created_at > since]
@@ -219,7 +219,7 @@ def hours_advice(
     hours: float,
     now: int,
 ) -> HoursAdvice:
-    """Return the advice for jobs of which ``goings`` says how they train."""
+    """Return the advice for jobs whose training state is in ``goings``."""
     gaps = week.gaps if week else ()
     free: dict[str, float] = {}
     for gap in gaps:

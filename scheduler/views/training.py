@@ -24,7 +24,7 @@ from scheduler.store.series import Point
 from scheduler.views.documents import picked
 
 Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
-"""What the live session of a job does; empty without one.
+"""The state of a job's live session; empty without one.
 
 ``waits`` is one in its platform's queue, ``silent`` one whose last word is late.
 """
@@ -227,7 +227,7 @@ class ShareNow:
 
 
 def share_now(tx: Connection, name: str) -> ShareNow | None:
-    """Return the share of the job ``name``; None if it has none, or its partner has left the queue."""
+    """Return the share of the job ``name``; None without a share, or if its partner has left the queue."""
     shares = hour_shares(tx, jobs.everything(tx))
     mine = shares.get(name)
     if mine is None:

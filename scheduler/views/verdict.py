@@ -11,7 +11,7 @@ from scheduler.report.report import Need
 from scheduler.views.training import TrainingProgress
 
 AT_RISK = "deadline at risk"
-"""What a job needs that may miss its deadline."""
+"""The remedy for a job that may miss its deadline."""
 
 _CLEAR_SECONDS = 6 * 86_400
 

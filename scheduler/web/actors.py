@@ -186,7 +186,7 @@ class Actors:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What a template needs for the forms of one page; ``sign_in`` is an address, empty when signed in."""
+    """The values of the forms of one page, for its template; ``sign_in`` is an address, empty when signed in."""
 
     actors: Actors
     session: str | None

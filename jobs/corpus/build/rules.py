@@ -25,7 +25,7 @@ _KEPT = re.compile("HOME|VIRTUAL_ENV")
 
 @dataclass(slots=True)
 class Tags:
-    """What rules say of one text; None: nothing."""
+    """The values that rules assign to one text; None: not assigned."""
 
     stage: str | None = None
     domains: tuple[str, ...] | None = None
@@ -49,7 +49,7 @@ class Rules:
         return tuple(rule for rule in self._rules if rule.command)
 
     def of(self, document: CorpusDocument) -> Tags:
-        """Return what paths and keys say of a document."""
+        """Return the values that the rules for paths and keys assign to a document."""
         tags = Tags()
         for rule in self._rules:
             if rule.command or not _fits_path(rule, document.source):
@@ -66,7 +66,7 @@ class Rules:
         """Run a rule's command on texts and set the tags, by ID, that no earlier rule has set. Raises CorpusError.
 
         It reads a JSON object per line: `id`, `source`, `text`, and `metadata` if any. It writes one for each text that
-        it knows: `id`, `stage`, `domains`, in any order; null or absent values say nothing. `folder` is for temporary
+        it knows: `id`, `stage`, `domains`, in any order; null and absent values are ignored. `folder` is for temporary
         files.
         """
         question_file, answered = folder / "asked", folder / "answered"

@@ -126,7 +126,7 @@ class Spec(NamedTuple):
     environment: Mapping[str, str]
     folder: Path
     prefix: str
-    sinks: tuple[int, int] | None = None  # for what it prints, instead of our own output
+    sinks: tuple[int, int] | None = None  # for its output, separate from ours
 
 
 class TrainingCommand:

@@ -411,7 +411,7 @@ class Wakeup:
 
 
 class Worker:
-    """Runs a task in a thread beside the event loop; calls ``wake`` from the thread at its end."""
+    """Runs a task in a background thread; calls ``wake`` from the thread at its end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

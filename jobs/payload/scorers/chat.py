@@ -18,7 +18,7 @@ _SECONDS = 120.0
 
 
 class NoChatAnswer(RuntimeError):
-    """The server gave no valid answer; the message says what came."""
+    """The server gave no valid answer; the message contains the answer."""
 
 
 def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
@@ -48,7 +48,7 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
     return content
 
 
-# Outputs of a served model, kept beside their scores.
+# Outputs of a served model, stored with their scores.
 KEY = "MODEL_API_KEY"
 KEPT = "outputs.jsonl"
 _TOKENS_MAX = 4_096

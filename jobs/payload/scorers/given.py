@@ -21,7 +21,7 @@ _UNNAMED = "0" * 64  # outside a session
 
 
 class NotGiven(ValueError):
-    """Something that a scorer needs is missing; the message says what to give."""
+    """Something that a scorer needs is missing; the message says what to add."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ class Kappa:
 
     @property
     def may_stand_alone(self) -> bool:
-        """Whether a gate may use this judge alone."""
+        """Return whether a gate may rely on this judging model only."""
         return self.labels >= LABELS_MIN and self.lower is not None and self.lower >= AGREEMENT_MIN
 
 

@@ -64,7 +64,7 @@ def publish(
         if component.sha256 in known_good or transport.publish_new(key, source):
             continue
         # The object exists. A repeated step has the same bytes, so this may be the damaged object itself, which content
-        # addressing would keep for ever.
+        # addressing would keep permanently.
         if not transport.verify(key, component.sha256):
             transport.put(key, source)
     manifest = Manifest(
@@ -154,7 +154,7 @@ class Restored(NamedTuple):
 
 
 def restore(transport: Transport, job: str, candidates: Sequence[str], target: Path) -> Restored:
-    """Restore the first candidate, newest first, of which every byte verifies, into the folder ``target``.
+    """Restore the newest candidate whose bytes all verify into the folder ``target``.
 
     A damaged candidate is recorded, never used again, and the next older one is tried. Raises OSError for errors of the
     local disk or the store, which would affect older candidates too.

@@ -1,6 +1,6 @@
 """Folders in the store, as a listing and their bytes, named by the digest of the listing: a job's code, and trees.
 
-A tree is a folder of any size, whose bytes lie in pieces, each named by its own digest.
+A tree is a folder of any size, stored in pieces that are each named by their digest.
 
 The pieces are those of all files one after another, so that many small files are few objects, and a large one goes on
 where its fetching was cut off. The listing is written last and named ``listing.json``.
@@ -81,7 +81,7 @@ def parse_listing(data: bytes, limits: ListingLimits) -> tuple[tuple[Entry, ...]
 
 
 def stays_inside(path: str, target: str, links: Mapping[str, str]) -> bool:
-    """Return whether a link at ``path`` leads to a place in its folder, by whatever other links lie on its way."""
+    """Return whether a link at ``path`` leads to a place in its folder, also through other links."""
     if target.startswith("/") or not target:
         return False
     ahead = [*path.split("/")[:-1], *target.split("/")][::-1]
@@ -204,7 +204,7 @@ _MODES = {"file": 0o444, "program": 0o555}
 
 
 class Tree(NamedTuple):
-    """What a listing of a tree says: its files by path, and the sha256 of each piece of their bytes."""
+    """The parsed listing of a tree: its files by path, and the sha256 of each piece of their bytes."""
 
     entries: tuple[Entry, ...]
     pieces: tuple[str, ...]
@@ -246,7 +246,7 @@ def fetch_tree(
 
     ``prefix`` ends in the tree's digest (see ``tree_prefix``). What is there whole is used as it is, what a killed
     process left in the making is checked and gone on with, and of several processes that want the same one fetches.
-    Every byte is checked before ``target`` appears. ``tell`` hears how many bytes of how many are here. Raises
+    Every byte is checked before ``target`` appears. ``tell`` is called with (bytes done, total bytes). Raises
     BadListing for what is damaged in the store, FileNotFoundError for what is not there, OSError otherwise, with
     ENOSPC before anything is fetched that the disk does not hold.
     """
@@ -397,7 +397,7 @@ class _Content:
         self._begin = 0  # of the file to be taken next
 
     def take(self, entry: Entry, place: Path) -> None:
-        """Make a file of what comes next, unless it is there. Raises BadListing, OSError."""
+        """Write the next bytes to a file, unless it exists. Raises BadListing, OSError."""
         begin, end = self._begin, self._begin + entry.bytes
         self._begin = end
         if place.exists() and place.stat().st_size == entry.bytes and sha256_file(place) == entry.content:
@@ -493,7 +493,7 @@ class MountPlace(NamedTuple):
 
 
 def parse_mounted(data: bytes) -> Mounted:
-    """Read the listing of what a platform holds. Raises BadListing."""
+    """Read the listing of a tree that a platform stores. Raises BadListing."""
     entries, document = parse_listing(data, LIMITS)
     source = document.get("source")
     if not isinstance(source, str) or not entries:
@@ -542,6 +542,6 @@ def _differs(folder: Path, entries: tuple[Entry, ...]) -> str:
 
 
 def _likeness(place: Path, source: str) -> int:
-    """Return how much of a source's name stands in a path: models of one family have files of the same sizes."""
+    """Return how much of a source's name a path contains: models of one family have files of the same sizes."""
     above = {part.lower() for part in place.parts}
     return sum(part.lower() in above for part in source.partition(":")[2].split("/"))

@@ -28,7 +28,7 @@ _INDEX = ".index.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Merge as the command line says; return 1 after printing the reason if that is impossible."""
+    """Merge by the options of the command line; return 1 after printing the reason if that is impossible."""
     parser = argparse.ArgumentParser(prog="merge", description="Merge LoRA adapters into their base, in 16 bit.")
     parser.add_argument("folder", type=Path, help="new or empty: the model is written there")
     parser.add_argument("--base", required=True, help="folder, or name on the Hub, of the 16 bit base")
@@ -123,7 +123,7 @@ def _check(adapter: Path, base: str, place: str) -> None:
 
 
 def _fetched(base: str) -> Path:
-    """Return the folder of the base, downloaded from the Hub if ``base`` is no folder."""
+    """Return the folder of the base, downloaded from the Hub unless ``base`` is a folder."""
     if Path(base).is_dir():
         place = Path(base).resolve()
     else:

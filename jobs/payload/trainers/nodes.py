@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of the standard input stands for
+_SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # meaning of a line of the standard input
 _POLLS, _POLL_SECONDS = 40, 0.5  # by then the platform has reported a lost node
 _RELAY_SECONDS = 0.5
 _SHELL_SIGNAL_BASE = 128

@@ -25,7 +25,7 @@ _FILE = "account.json"
 
 
 def main() -> None:
-    """Serve until told to end; print the address when ready."""
+    """Serve until a signal; print the address when ready."""
     parser = options_of("kaggle", __doc__, "where kernels and datasets live; an account of another clock is removed")
     parser.add_argument("--owner", default="alice")
     parser.add_argument("--key-file", type=Path, help="holds the API key; without it: the standard input")

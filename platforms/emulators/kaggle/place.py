@@ -67,7 +67,7 @@ class Kernel:
 
 
 class KaggleAccount:
-    """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
+    """One account ``owner`` with the API key ``key``, with files below ``root``."""
 
     def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: KaggleRules | None = None) -> None:
         self.root = root
@@ -437,7 +437,7 @@ class EmulatedSession:
                 start_new_session=True,
             )
             handed.close()  # from here on only the process holds them, so they close when it ends
-            # Recorded before any response says that it runs; after billing begins, no response says that it waits.
+            # Recorded before any response reports it as running; once it is billed, no response reports it as queued.
             with self.changed:
                 self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
                 self.status, self.started_at = "RUNNING", self.clock.now()

@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
     server: KaggleServer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Say nothing on stderr."""
+        """Write nothing to stderr."""
 
     def do_POST(self) -> None:
         """Answer an API call."""

@@ -12,7 +12,7 @@ from platforms.emulators.sagemaker.server import SageMakerServer
 
 
 def main() -> None:
-    """Serve until told to end; print the address when ready."""
+    """Serve until a signal; print the address when ready."""
     parser = options_of("sagemaker", __doc__, "where jobs and the instances' disks live")
     parser.add_argument("--bucket", default="", help="a bucket to begin with")
     parser.add_argument("--other-bucket", action="append", default=[], help="a further one; may be repeated")

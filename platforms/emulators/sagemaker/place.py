@@ -343,7 +343,7 @@ class Job:
         return ""
 
     def _limits(self) -> dict[str, float]:
-        """Return until when the container may run, by the secondary status of a job ended then."""
+        """Return the instant at which the container must end, by the secondary status that the job then gets."""
         runtime = self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400)
         return {"MaxRuntimeExceeded": (self.started_at or self.clock.now()) + runtime}
 
@@ -378,7 +378,7 @@ class Job:
             return "the container failed"
 
     def _paused(self, seconds: float) -> bool:
-        """Wait for scheduled time; return whether the job was stopped meanwhile."""
+        """Wait for scheduled time; return whether the job was stopped during the wait."""
         return self._stop.wait(self.clock.wall_seconds(seconds))
 
     def _move(self, secondary: str) -> None:

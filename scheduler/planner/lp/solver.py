@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SolverFailed(Exception):
-    """The solver is missing, failed or reached its limit; ``why`` says which."""
+    """The solver is missing, failed or reached its limit; ``why`` is the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"no linear plan: {why}")

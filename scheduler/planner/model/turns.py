@@ -43,7 +43,7 @@ class Turns:
         return twin
 
     def group(self, job: int) -> tuple[int, ...]:
-        """Return the jobs of the share group of ``job``, itself included; empty if it has none."""
+        """Return the jobs of the share group of ``job``, itself included; empty without a group."""
         return self._group.get(job, ())
 
     def take(self, job: int, device_seconds: int) -> None:

@@ -1,7 +1,7 @@
 """Work conservation: no pool is idle while a waiting job could use its hours and they would expire unused.
 
 Prices, targets and the previous plan may leave a gap, for example after a session that ended early. A waiting job
-starts in the gap now, beside all planned sessions and before its own next one, if the plan's score does not fall.
+starts in the gap now, besides all planned sessions and before its own next one, if the plan's score does not fall.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def _booked(capacity: PoolCapacity, sessions: Sequence[Placement]) -> PoolCapaci
 def _session_beside(
     group: PoolClass, booked: PoolCapacity, job: PlannerJob, remaining: Sequence[int], now: int, starts: int
 ) -> CandidateSession | None:
-    """Return a session of ``job`` from ``now``, beside the booked ones, that ends before ``starts``, or None."""
+    """Return a session of ``job`` from ``now``, besides the booked ones, that ends before ``starts``, or None."""
 
     def room(devices: int) -> int:
         return min(booked.room(now, devices).seconds, starts - now)

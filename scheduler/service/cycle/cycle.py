@@ -67,7 +67,7 @@ _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 class _Planned:
     """A plan, what was left out of it, and the newest event it considers; perhaps of a request some cycles ago.
 
-    ``changes_at`` is when the passing of time alone allows another start.
+    ``changes_at`` is when time allows another start without an event.
     """
 
     plan: Plan
@@ -421,7 +421,7 @@ def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
     )
 
 
-# When the passing of time alone allows another start.
+# The time at which another start is allowed without an event.
 def next_change(snapshot: Snapshot) -> int | None:
     """Return the first instant after ``now`` at which a waiting job is released, or a pool opens or has room again.
 
@@ -447,7 +447,7 @@ def _openings(view: PoolView, now: int, until: int) -> Iterator[int]:
             yield from (window.start for window in windows(quota, view.charges, now, until))
 
 
-# Endings: the log says when and why sessions and jobs ended, at warning level after a failure.
+# Endings: log when and why sessions and jobs ended, at warning level after a failure.
 #
 # It is read from the event log after the commit, so no line is about a rolled-back change.
 def tell_endings(ports: Ports, after: int) -> int:

@@ -181,7 +181,7 @@ _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
 
 def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
-    """Return what is due or waiting at the automatic targets."""
+    """Return the due and waiting deployments of the automatic targets."""
     models = sorted({version.model for version in versions.everything(tx)})
     in_force = {model: promoted.number for model in models if (promoted := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
@@ -247,7 +247,7 @@ class Deployments:
                 self._intend(Due(row.model, row.number, row.target), now, drift)
 
     def _drift(self, row: Deployment) -> str:
-        """Return what a target serves instead of the intended version; "" if it is right. Raises TargetError."""
+        """Return the version that a target serves if it is not the intended one, else "". Raises TargetError."""
         serving = self._deployer.targets[row.target].open().read(row.model)
         if serving.version != row.number:
             return f"{'nothing' if serving.version is None else f'{row.model}@{serving.version}'} served there"

@@ -234,7 +234,7 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
 
 
 def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
-    """Quarantine checkpoints that a session reports as damaged, if it was told to start from them."""
+    """Quarantine checkpoints that a session reports as damaged, if it had the order to start from them."""
     restored = runs.restore_keys(tx, report.run, report.job)
     if restored is None:  # launched by an older version, or before a restored backup
         restored = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
@@ -319,7 +319,7 @@ def _sample(
     speed, setup = report.steps_per_second, report.setup_seconds
     started, ended = report.started_at, report.ended_at
     platform = ports.platforms.get(run.pool)
-    # The time until a person starts an offered session says nothing about the next one; a running session has no delay.
+    # The time until a person starts an offered session does not predict the next delay; a running session has no delay.
     waits_for_person = platform is not None and platform.capabilities.needs_person
     knows_no_delay = waits_for_person or lane.begun_at is not None
     return Sample(
@@ -379,7 +379,7 @@ def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
 
 
 def extend(ports: Ports, steps: Sequence[Step], now: int) -> None:
-    """Tell platforms the new deadlines of waiting sessions, as far as the ledger holds that time."""
+    """Send platforms the new deadlines of waiting sessions, within the time that the ledger has reserved."""
     wanted = {step.run.key: step for step in steps if isinstance(step, Postpone)}
     if not wanted:
         return
@@ -407,7 +407,7 @@ def _move(tx: Connection, run: Run, start: int, deadline: int, now: int, *, star
 
 
 def _no_room(tx: Connection, run: Run, pool: Pool, length_seconds: int, starts: tuple[int, ...]) -> str:
-    """Return what limits the room for a session that begins at one of these instants, "" if there is room."""
+    """Return the limit that prevents a session from starting at one of these instants; "" if there is room."""
     pool = prices.priced(tx, {pool.name: pool})[pool.name]
     booked = ledger.charges(tx, starts[0] - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     possible = watched.possible_charges(tx).get(pool.name, ())

@@ -200,7 +200,7 @@ def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
 def within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
     """Return a placement that the budgets of its jobs and their sweeps allow, and its latest deadline by them.
 
-    It may be shorter than planned, and have the first alone of lanes with the same budget; None where too little is
+    It may be shorter than planned, and have the first alone of lanes with the same budget; None if too little is
     left for a useful session.
     """
     specs = {lane.job: jobs.get(tx, lane.job).spec for lane in placement.lanes}

@@ -274,7 +274,7 @@ def is_advised(spec: JobSpec) -> bool:
 
 
 def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
-    """Return what does not fit into the largest of the pools, and what would fit; "" if the job fits a pool."""
+    """Return why a job fits none of the pools, and the nearest setting that fits; "" if the job fits a pool."""
     if not is_advised(spec) or any(pool.vram_gib >= spec.needs.vram_gib for pool in pools):
         return ""
     by_memory = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]

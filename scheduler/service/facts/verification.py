@@ -27,7 +27,7 @@ _AGAIN_SECONDS = 600  # pause after a failed read
 
 @dataclass(frozen=True, slots=True)
 class VerificationVerdict:
-    """The result for a checkpoint: without ``findings`` every byte is as its manifest says."""
+    """The result for a checkpoint: without ``findings`` all bytes match the manifest."""
 
     record: CheckpointRecord
     findings: tuple[str, ...]

@@ -256,7 +256,7 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
 
 
 def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
-    """Write an order unless there is one; return False if the session has been told, or reports, that none follows."""
+    """Write an order unless there is one; return False if the session has the answer, or reports, that none follows."""
     key = f"runs/{run.key}/lane-{before}/next.json"
     document = {"format": FORMAT, "run": run.key, "after": before, **what}
     try:

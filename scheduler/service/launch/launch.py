@@ -88,7 +88,7 @@ def reserve(
             return reserved
     except (StoreFailure, OSError):
         raise
-    except Exception as error:  # noqa: BLE001 - whose fault it is shows when each is tried alone
+    except Exception as error:  # noqa: BLE001 - trying each run separately shows which one is at fault
         ports.log.warning("reserve.divided", why=why(error))
     return [run for placement in prepared if (run := _reserve_alone(ports, placement, now, obstacles)) is not None]
 
@@ -253,7 +253,7 @@ def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
 
 
 def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:
-    """End a run of which nothing was sent anywhere; its jobs wait for a person."""
+    """End a run that was not sent to its platform; its jobs wait for a person."""
     ports.log.error("launch.failed", run=run.key, pool=run.pool, why=reason)
     with ports.write() as tx:
         reject(ports, tx, run, f"it cannot be launched: {reason}", ports.clock.now(), park=BY)
@@ -299,7 +299,7 @@ def _call_platform(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNew
         news.obstacles += kept_back
         _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
         return
-    except ConfigError as error:  # it was there when the session was planned; the next plan says what is missing
+    except ConfigError as error:  # it existed when the session was planned; the next plan reports what is missing
         ports.log.warning("launch.secret", run=run.key, pool=run.pool, why=str(error))
         news.obstacles += kept_back
         _end_rejected(ports, run, str(error), None)
@@ -444,12 +444,12 @@ def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> boo
     return True
 
 
-# What a launch tells its platform and its session, from the jobs as they stood when it was submitted.
+# The data of a launch for its platform and session, from the jobs at the time of submission.
 #
 # Also what the session may do in the artifact store: write what is its own, read what it starts from.
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
-    """What a launch gets about its jobs, by name, as it stood when it was submitted."""
+    """The data of a launch about its jobs, by name, at the time of submission."""
 
     records: Mapping[str, JobRecord]
     overheads: Overheads
@@ -464,7 +464,7 @@ class LaunchOrder:
 
 
 def order_of(tx: Connection, names: Sequence[str]) -> LaunchOrder:
-    """Return what sessions need to know of these jobs, now."""
+    """Return the current data of these jobs for a launch."""
     records = {name: jobs.get(tx, name) for name in names}
     fresh = {name: record for name, record in records.items() if record.checkpoint is None}
     parents = {name: parent for name, record in fresh.items() if (parent := pinned_parent(tx, record)) is not None}

@@ -17,7 +17,7 @@ from typing import Any
 
 
 class ChildFailed(Exception):
-    """The child did not start, died, hung or raised an error; the message says which."""
+    """The child did not start, died, hung or raised an error; the message has the reason."""
 
 
 class ChildHost:
@@ -90,7 +90,7 @@ class ChildHost:
 
 
 def call_in_child(name: str, seconds: float, function: Callable[..., Any], *arguments: object) -> Any:
-    """Return what ``function``, of a module's top level, returns in a child of its own. Raises ChildFailed."""
+    """Run ``function``, from a module's top level, in a child process and return its result. Raises ChildFailed."""
     child = ChildHost(name, (sys.executable, "-m", __name__))
     try:
         return child.ask((function, arguments), seconds)

@@ -266,7 +266,7 @@ def book_waits(
 ) -> int:
     """Charge waits in ``difference`` to sessions charged since ``since``; return their seconds in the reading's window.
 
-    If it is less than they waited, each is charged the same share. A total says nothing about an earlier window: the
+    If it is less than they waited, each is charged the same share. A total proves nothing about an earlier window: the
     part of a wait before that window is charged in full if the pool is known to bill waits.
     """
     window = Window(reading.start, reading.end)

@@ -38,7 +38,7 @@ class NeedsApproval(Refusal):
 class Proposal:
     """A change that waits for a person: the verb with its arguments, and its preview when it was proposed.
 
-    ``digest`` is that of what the preview is about, ``agent`` who proposed it, ``since`` when, in UTC seconds.
+    ``digest`` is that of the previewed subject, ``agent`` who proposed it, ``since`` when, in UTC seconds.
     """
 
     id: str

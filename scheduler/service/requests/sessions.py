@@ -161,7 +161,7 @@ def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]
         raise Refusal(f"{run.key} has no lane {index}, only {listing}", remedy=f"See: schedctl runs show {run.key}")
     printed, agent = f"{lane.job}| ".encode(), f"[agent lane {index}] ".encode()
     if [other for other in run.lanes if other.begun_at is None] == [lane]:
-        # It started alone, so its lines have no mark; those of later jobs in the session have one.
+        # The session started with this job only, so its lines have no mark; those of later jobs have one.
         later = [other for other in run.lanes if other is not lane]
         marks = [mark for other in later for mark in (f"{other.job}| ", f"[agent lane {other.index}] ")]
         yield from (line for line in lines(pieces) if not line.startswith(tuple(mark.encode() for mark in marks)))

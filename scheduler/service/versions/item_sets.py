@@ -50,7 +50,7 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx")
 _HELD_OUT_FILE = re.compile(r"(?i)(held.?out|valid|eval|test)")
 
 Trained = str | Input
-"""What a version was trained on: a corpus by its name, or an input; "" if nothing is known."""
+"""The training data of a version: the name of a corpus, or an input; "" if it is unknown."""
 Place = CorpusFolder | Path | str
 """The folder in which a corpus is, that of the files of an input, or why neither is compared."""
 

@@ -219,7 +219,7 @@ _JUDGED = {"x86_64": (56, 72, 16, 54, 41, 53), "aarch64": (220, 25, 29, 208, 198
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # calls of the x32 ABI, which is another table
 _NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
-_OF_HOST_FILES = (1024, 1026)  # F_SETLEASE holds up who opens a file, F_NOTIFY tells of it
+_OF_HOST_FILES = (1024, 1026)  # F_SETLEASE blocks a process that opens a file, F_NOTIFY reports it
 # For terminals: settings, size, group and pair, but neither typing nor line disciplines. For all files: FIONREAD,
 # FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Others lead into drivers and file systems.
 _IOCTLS = (*range(0x5401, 0x540C), *range(0x540E, 0x5412), 0x5413, 0x5414, 0x541B, 0x5421, 0x5422, 0x5425, 0x5429)

@@ -109,7 +109,7 @@ _RESULT_BYTES_MAX = 16_384
 
 
 def run_stage_tests(sandbox: Sandbox, files: Mapping[str, str], test_file: str) -> Exam:
-    """Run the tests of one of ``files`` (sources by path), with all files beside it."""
+    """Run the tests of one of ``files`` (sources by path), with all files in the same folder."""
     expected = count_tests(files[test_file])
     if not expected:
         return Exam(0, 0, f"{test_file} has no test")

@@ -288,7 +288,7 @@ _COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count
 
 
 def memory_bytes(root: int) -> int:
-    """Return the bytes of memory of a process and its descendants; those that end meanwhile are not counted."""
+    """Return the bytes of memory of a process and its descendants; those that end during the count are not counted."""
     inside = _inside(root)
     return sum(_held_by(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
 

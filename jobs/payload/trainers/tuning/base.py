@@ -132,7 +132,7 @@ def _read(path: Path) -> Any:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a safetensors file is as long as its header says. Its digest was checked after the download."""
+    """Return whether a safetensors file has the length that its header gives. Its digest was already checked."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")

@@ -92,7 +92,7 @@ def is_too_small(error: BaseException) -> bool:
 
 # How steps fitted when memory was short, for later trainings of the same model on the same device.
 FORMAT = 1
-CHANGED = "changed for memory"  # key of a fingerprint's place: options that were changed for good
+CHANGED = "changed for memory"  # key of a fingerprint's place: options that were changed permanently
 _FOLDER = "fits"
 _LEFT_OUT = ("bitsandbytes", "scipy")  # blocked by start.py unless an 8-bit optimiser was requested
 _SAME = ("lora", "bits", "length", "optimizer")  # options that decide a step's memory, besides model and device

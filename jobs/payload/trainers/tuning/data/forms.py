@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 ASSISTANT = "assistant"
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # fields of an assistant's message beside its content
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # further fields of an assistant's message
 _SPEAKERS = {
     "human": "user", "user": "user", "gpt": ASSISTANT, "assistant": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT,
     "bing": ASSISTANT, "bard": ASSISTANT, "system": "system", "tool": "tool", "observation": "tool",
@@ -117,7 +117,7 @@ def is_learned(message: dict[str, Any]) -> bool:
 
 
 def is_marked(message: dict[str, Any]) -> bool:
-    """Return whether a message says if it is learned."""
+    """Return whether a message has a field that decides if it is learned."""
     return any(message.get(name) is not None for name in _FLAGS)
 
 

@@ -19,7 +19,7 @@ _REASONS = {RecordFault.NOT_UTF8: "it is not UTF-8"} | dict.fromkeys(
 def files(folder: Path, stem: str) -> list[Path]:
     """Return the files of records in reading order; ``stem`` is a pattern of their names without the endings.
 
-    A compressed file is left out if the same file lies beside it uncompressed.
+    A compressed file is left out if the folder has the same file uncompressed.
     """
     paths = sorted(path for path in folder.glob(f"{stem}.*") if _is_read(path))
     return [path for path in paths if path.suffix not in COMPRESSED or path.with_suffix("") not in paths]

@@ -468,7 +468,7 @@ def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -
 
 
 def draw_seed(seed: int, step: int, place: int) -> int:
-    """Return the dropout seed of a micro-batch, from seed, step and its offset alone: no earlier RNG state matters."""
+    """Return the dropout seed of a micro-batch, from seed, step and its offset only, independent of RNG states."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")
 
 

@@ -21,7 +21,7 @@ class Group:
     """The ranks of a training as one of them sees it. With one rank no method communicates."""
 
     def __init__(self, device: str, *, alone: bool = False) -> None:
-        """Join the process group of torch; for a single process only if ``alone``."""
+        """Join the process group of torch; for a single process only if ``alone`` is True."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self._device = device
         self._control: Any = None
@@ -103,7 +103,7 @@ def is_part(tensor: Any) -> bool:
 
 
 def replicated(parameters: Sequence[Any]) -> list[Any]:
-    """Return the parameters that are not sharded, of which every rank has a full copy."""
+    """Return the parameters that are not sharded; every rank has a full copy."""
     return [parameter for parameter in parameters if not is_part(parameter)]
 
 
