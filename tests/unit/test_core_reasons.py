@@ -32,7 +32,7 @@ from scheduler.core.reasons import (
     from_json,
     show,
 )
-from scheduler.core.why import why
+from scheduler.core.why import NOT_RELEASED, why
 
 AT = 1_795_269_900  # Sat 21 Nov 2026, 14:05 UTC
 
@@ -173,6 +173,7 @@ def test_a_job_in_the_queue_tells_what_it_waits_for_also_in_words_of_a_newer_ver
 
 
 def test_a_pause_that_is_over_is_due_now_and_shows_no_past_instant() -> None:
+    assert NotReleased.code == NOT_RELEASED
     waits = NotReleased(AT, "waits after a failure (KeyError: 'text')").to_json()
     assert why(Queued(0), waits, "UTC", AT) == "waits after a failure (KeyError: 'text'); due now"
     assert why(Queued(0), waits, "UTC", AT - 1) == "waits after a failure (KeyError: 'text') until Sat 21 Nov 14:05 UTC"

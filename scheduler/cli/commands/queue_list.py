@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import share
 from scheduler.core.job import Active, Queued
-from scheduler.core.why import in_queue, why
+from scheduler.core.why import NOT_RELEASED, in_queue, why
 from scheduler.store.listing import ListedJob, list_jobs
 from scheduler.views.documents import job_state_json, picked
 
@@ -35,10 +35,8 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         documents = [{**picked(job, *fields), "priority": job.weight, **job_state_json(job.state)} for job in listed]
         cli.out.data({"jobs": documents})
         return
-    from scheduler.core.reasons import NotReleased  # its many classes cost a tenth of the start
-
     # Only a pause needs the clock, for which all settings are loaded, and that takes a tenth of a second.
-    now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in listed) else 0
+    now = cli.now if any(job.waits and job.waits.get("code") == NOT_RELEASED for job in listed) else 0
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->priority", "-pool", "~why"),
         [
