@@ -36,10 +36,7 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
 
 
 def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
-    """Return the files of settings and of secrets of jobs, so that a caller can watch them.
-
-    Skips folders that cannot be read.
-    """
+    """Return the files of settings and of secrets of jobs, for a caller to watch; without unreadable folders."""
     handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):
         with suppress(OSError):

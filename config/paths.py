@@ -20,10 +20,7 @@ class Paths:
 
 
 def load_paths(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Paths:
-    """Return these settings as :func:`config.load.load` does; only they are validated.
-
-    Raises ConfigError.
-    """
+    """Return these settings as :func:`config.load.load` does; only they are validated. Raises ConfigError."""
     values = read_layers(path, environ).values
     match values:
         case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):

@@ -239,10 +239,7 @@ class Published(Protocol):
     """Models and datasets published on a platform, as far as an account has access."""
 
     def pin(self, source: str) -> "tuple[str, list[Entry]]":
-        """Return a source with its version added, and the files of that version, without digests.
-
-        Raises TreeError, PlatformError.
-        """
+        """Return a source with its version, and its files, without digests. Raises TreeError, PlatformError."""
 
     def fetch(self, source: str, entry: "Entry", place: Path) -> None:
         """Download one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""

@@ -55,10 +55,7 @@ class Declared(NamedTuple):
 def read_options(
     platform: str, kind: type[_Options], options: Mapping[str, str], of_names: type[Misconfigured] = Misconfigured
 ) -> _Options:
-    """Parse the options of a pool as ``kind`` declares them.
-
-    Raises BadOption for an invalid value, and ``of_names`` for an unknown or a missing option.
-    """
+    """Parse a pool's options. Raises BadOption for an invalid value, ``of_names`` for an unknown or missing option."""
     image_of(platform, options)
     refuse, names = partial(BadOption, platform, "load"), partial(of_names, platform, "load")
     return read_declared(kind, options, refuse, f"docs/{platform}.md", _ANYWHERE, names)

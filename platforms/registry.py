@@ -1,22 +1,18 @@
 """The table of platforms: an explicit name for each, loaded only when a pool uses it, and those of plug-ins."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from platforms import plugin
-from platforms.base import Misconfigured, SecretWay
+from platforms.base import Checked, Misconfigured, Platform, Published, SecretWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from platforms.artifacts.base import BlobStore
-    from platforms.base import Checked, Platform, Published
     from platforms.wrap import LatePlatform
 
 # name -> the functions of the platform, each as "module:function": those of plug-ins (platforms.plugin.Plugin), and:
@@ -70,7 +66,7 @@ class PlatformContext:
     session_cap_seconds: int = 43_200
     clock: Mapping[str, float] = field(default_factory=dict)
     store_kind: str = ""
-    open_store: Callable[[], BlobStore] | None = None
+    open_store: "Callable[[], BlobStore] | None" = None
     devices_per_session: int = 1
     kind: str = ""
     device_counts: tuple[int, ...] = ()
@@ -79,11 +75,10 @@ class PlatformContext:
     accounts: Callable[[], Mapping[str, str]] = dict
 
 
-if TYPE_CHECKING:
-    # (options, environment, real UTC seconds, ``probe``) -> the checks of one pool by name.
-    Checkup = Callable[..., dict[str, Callable[[], Checked]]]
-    Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
-    Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
+# (options, environment, real UTC seconds, ``probe``) -> the checks of one pool by name.
+Checkup = Callable[..., dict[str, Callable[[], Checked]]]
+Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
+Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
 def shipped() -> frozenset[str]:
@@ -97,10 +92,7 @@ def all_names() -> tuple[str, ...]:
 
 
 def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
-    """Return the adapter ``platform`` for one pool.
-
-    Raises Misconfigured for an unknown name, a missing library or a bad setting.
-    """
+    """Return the adapter of a pool. Raises Misconfigured for an unknown name, a missing library or a bad setting."""
     with _needs_library(platform, "load"):
         adapter: Platform = _function(platform, "load", "load")(settings, context)
     if context.device_counts and not adapter.capabilities.device_counts:
@@ -111,7 +103,7 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
 
 def late(
     platform: str, settings: Mapping[str, str], environ: Mapping[str, str], context: PlatformContext
-) -> LatePlatform:
+) -> "LatePlatform":
     """Return an adapter for one pool that is created at its first use; see LatePlatform. Raises nothing."""
     from platforms.wrap import LatePlatform
 

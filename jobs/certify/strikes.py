@@ -64,10 +64,7 @@ class StrikeResult(NamedTuple):
 
 
 def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> StrikeResult | None:
-    """Run the script with a strike, resume it from what it saved, and compare; None if the strike came too late.
-
-    Raises OSError.
-    """
+    """Strike a run of the script, resume what it saved, and compare; None if that came too late. Raises OSError."""
     run = ScriptRun(script, devices=strike.devices[0])
     try:
         findings = _struck(run, strike, plan)

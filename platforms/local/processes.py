@@ -42,10 +42,7 @@ def boot_id() -> str:
 
 
 def members(leader: int, leader_ticks: int, folder: str) -> list[int]:
-    """Return the live processes of the session that was led by ``leader`` and works in ``folder``.
-
-    Raises OSError if the process table cannot be read.
-    """
+    """Return the live processes of the session that ``leader`` led in ``folder``. Raises OSError without /proc."""
     now_there = start_ticks(leader)
     # At first the leader still lacks the group and the mark, which it is about to set itself.
     pids = [leader] if now_there == leader_ticks else []

@@ -67,10 +67,7 @@ CAPACITY_SECONDS = 900
 # The meaning of a training job's description. ``Stopped`` is no success: every stop, time limit and lost spot instance
 # ends so. What a session achieved is read from its lanes' results in the artifact store, never from here.
 def lacking(description: Mapping[str, Any], key: str) -> str:
-    """Return what is missing in a description of ``key``, "" if nothing is.
-
-    The client returns fields as they came, of any type.
-    """
+    """Return what a description of ``key`` lacks; "" if nothing. The client checks no types of fields."""
     if description.get("TrainingJobName") != key:
         return f"it is not about {key}"
     for name, kind in _NEEDED.items():

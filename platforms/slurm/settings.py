@@ -39,10 +39,7 @@ _SOCKET_BYTES = 80  # the path of a Unix socket has at most 108 bytes, of which 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSettings(SshOptions):
-    """The settings of a pool; docs/slurm.md explains each.
-
-    ``folder`` must be on a file system that the nodes and the clients of the cluster share.
-    """
+    """The settings of a pool (docs/slurm.md). ``folder`` must be on a file system that nodes and clients share."""
 
     partition: _Word = ""  # the cluster's default
     account: _Word = ""  # the user's default

@@ -334,10 +334,7 @@ def leaves(name: str) -> bool:
 
 
 def check_file(path: Path, name: str) -> None:
-    """Check one file of a release: its kind, that loading it runs no code, and that its weights are usable.
-
-    Raises BadTensors, OSError.
-    """
+    """Check a file's kind, that loading it runs no code, that its weights are usable. Raises BadTensors, OSError."""
     suffix = path.suffix.lower()
     with path.open("rb") as stream:
         head = stream.read(16)
@@ -354,10 +351,7 @@ def check_file(path: Path, name: str) -> None:
 
 
 def check_whole(folder: Path, names: Collection[str]) -> None:
-    """Check the weights of a folder together: matrices of adapters, and tensors that an index lists.
-
-    Raises BadTensors, OSError.
-    """
+    """Check adapters' matrices and the tensors that an index lists, of a whole folder. Raises BadTensors, OSError."""
     headers = {name: read_header(folder / name) for name in sorted(names) if name.endswith(".safetensors")}
     check_pairs(headers)
     for name in sorted(names):

@@ -100,10 +100,7 @@ PURPOSE = "input."  # prefix of purposes that are inputs; the rest is the name
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
-    """Return the folders of a lane's inputs, by environment variable. Raises Failure.
-
-    ``token`` is the Hub's; None: that of the environment.
-    """
+    """Return a lane's input folders by variable. ``token`` is the Hub's; None: the environment's. Raises Failure."""
     result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):

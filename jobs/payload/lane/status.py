@@ -105,10 +105,7 @@ class UploadQueue:
         self.newest = published.manifest
 
     def reject(self, folder: Path) -> bool:
-        """Record that a folder cannot be published; return whether that happened twice in a row.
-
-        A folder that the command has removed does not count.
-        """
+        """Record that a folder that exists cannot be published; return whether that happened twice in a row."""
         self._done.add(folder)
         before, self._rejected = self._rejected, folder.is_dir()
         return before and self._rejected

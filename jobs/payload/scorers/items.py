@@ -52,10 +52,7 @@ class ItemSet:
 
 
 def set_file(place: Path) -> Path:
-    """Return ``place`` if it is not a folder, else the only file of JSON lines in it, or the only one of other records.
-
-    Raises BadItems.
-    """
+    """Return ``place``; of a folder its only file of JSON lines, or its only one of other records. Raises BadItems."""
     paths = (sorted(place.glob("*.jsonl")) or files(place, "*")) if place.is_dir() else [place]
     if len(paths) != 1:
         names = ", ".join(path.name for path in paths[:5]) or "none"

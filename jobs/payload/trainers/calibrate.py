@@ -12,8 +12,6 @@ patches. ``python calibrate.py OUT SETUPS.json [--seconds N]`` writes OUT after 
 Needs torch, transformers, peft and accelerate; for 4 and 8 bits bitsandbytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util
@@ -23,14 +21,11 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Step = Callable[[Any], None]
-
+Step = Callable[[Any], None]
 DEFAULTS: dict[str, Any] = {
     "name": "", "trainer": "finetune", "method": "lora", "rank": 16, "targets": "all", "dropout": 0.0,
     "optimizer": "adamw", "weights": "bf16", "autocast": True, "checkpointing": False, "compile": False, "image": None,

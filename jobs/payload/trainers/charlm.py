@@ -5,13 +5,12 @@ Embedding of the last characters, one hidden layer, softmax, Adam. Reads ``train
 state and data position are files of the checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import numpy as np  # noqa: E402 - after the lines above
+from numpy.typing import NDArray  # noqa: E402 - likewise
 
 # Started as a script, this module has no package.
 if TYPE_CHECKING or __package__:
@@ -27,14 +27,8 @@ if TYPE_CHECKING or __package__:
 else:
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float32]
-    Codes = NDArray[np.uint8]
-
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
 BLOCK_BYTES = 1 << 17  # of text, which is trained on for BLOCK_STEPS
 BLOCK_STEPS = 32
 RECORD_BYTES_MAX = 1 << 20

@@ -151,10 +151,7 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
         profile = profile or _DEFAULT_PROFILE
 
     def chain() -> Any:
-        """Return a new session with AWS's usual chain.
-
-        It caches the files that it has read, so use a new one after a change.
-        """
+        """Return a new session with AWS's usual chain, which caches its files: use a new one after a change."""
         core = botocore.session.Session(profile=profile or None)
         if credentials:
             core.set_config_variable("credentials_file", credentials)

@@ -1,7 +1,5 @@
 """The state of an account: kernels, sessions, datasets and the quota, all on one scaled clock."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -53,7 +51,7 @@ class KernelVersion:
     number: int
     body: dict[str, Any]
     pushed_at: float
-    session: EmulatedSession | None
+    session: "EmulatedSession | None"
 
 
 @dataclass(slots=True)
@@ -83,7 +81,7 @@ class KaggleAccount:
         self.note: Callable[[], None] = lambda: None  # called after each change that must survive a crash
         self.next_number = 355_193_088  # of the next kernel or session
 
-    def sessions(self) -> list[EmulatedSession]:
+    def sessions(self) -> "list[EmulatedSession]":
         """Return every session there ever was, those of deleted kernels too."""
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
@@ -194,7 +192,7 @@ class KaggleAccount:
             return f"Maximum weekly {kind} quota of {self.seconds_per_week(kind) / 3600:.2f} hours reached."
         return ""
 
-    def _session(self, body: dict[str, Any], text: str, folder: Path, kind: Kind) -> EmulatedSession:
+    def _session(self, body: dict[str, Any], text: str, folder: Path, kind: Kind) -> "EmulatedSession":
         cap = self.rules.tpu_session_cap_seconds if kind == "TPU" else self.rules.session_cap_seconds
         limit = min(float(body.get("sessionTimeoutSeconds") or cap), float(cap))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
@@ -211,7 +209,7 @@ class KaggleAccount:
         )
         return self.attach_session(EmulatedSession(terms))
 
-    def attach_session(self, session: EmulatedSession) -> EmulatedSession:
+    def attach_session(self, session: "EmulatedSession") -> "EmulatedSession":
         """Connect a session, new or restored, to this account, and return it."""
         session.terms.address = self.address
         return session.attach(self.clock, partial(self.seconds_left, session.terms.kind), self.note)

@@ -59,10 +59,7 @@ def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_
 
 
 def require_one_account(client: KaggleClient, context: PlatformContext) -> str:
-    """Query the account's name from Kaggle, store and return it.
-
-    Raises Misconfigured if another pool uses another account, Unreachable.
-    """
+    """Query, store and return the account's name. Raises Misconfigured if a pool uses another one, Unreachable."""
     name, credentials = client.owner(), client.wire.credentials
     if not credentials.username:
         kept = _Kept(name, _digest(credentials))

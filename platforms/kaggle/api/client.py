@@ -405,10 +405,7 @@ class KaggleClient:
             return False
 
     def week(self) -> QuotaReading:
-        """Return the time of GPUs, or of TPUs, of this week as Kaggle reports it.
-
-        Raises Unreachable, also if the report is incomplete.
-        """
+        """Return this week's time of GPUs, or of TPUs. Raises Unreachable, also if Kaggle's report is incomplete."""
         name = "GetAcceleratorQuotaStatistics"
         try:
             return self.read(_KERNELS, name, {}, partial(_week, f"{self.quota}Quota"))

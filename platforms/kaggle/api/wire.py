@@ -1,7 +1,5 @@
 """HTTP to Kaggle: each exchange has a timeout and a size limit, and each answer is classified by what it proves."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -133,12 +131,12 @@ class Answer:
             raise NoAnswer(f"{name} is no duration")
         return float(match[1]) if match else None
 
-    def needed_part(self, name: str) -> Answer:
+    def needed_part(self, name: str) -> "Answer":
         """Return a required nested object."""
         value = self._of(name, dict)
         return self._lacks(name) if value is None else Answer(value)
 
-    def parts(self, name: str) -> list[Answer] | None:
+    def parts(self, name: str) -> "list[Answer] | None":
         """Return a list of objects; None if it is missing."""
         values = self._of(name, list)
         return None if values is None else [Answer(item) for item in values]
@@ -348,7 +346,7 @@ class Wire:
 
     def _post(
         self, service: str, name: str, fields: Mapping[str, Any], seconds: int, *, moves: bool = False
-    ) -> requests.Response:
+    ) -> "requests.Response":
         """Send a call and return its answer; raise for a refusal, and for a redirect unless it ``moves``."""
         from requests.exceptions import RequestException
 
@@ -464,7 +462,7 @@ class Wire:
                 raise Unreachable("kaggle", "upload", _reason(error)) from None
             return response.status_code, str(response.headers.get("Range", ""))
 
-    def _session(self, seconds: int) -> requests.Session:
+    def _session(self, seconds: int) -> "requests.Session":
         """Return a new HTTP session for one exchange. With an emulator it ignores the environment."""
         import requests
         from kagglesdk.kaggle_http_client import KaggleHttpClient
@@ -480,7 +478,7 @@ class Wire:
             session.proxies = {"http": self._emulator, "https": self._emulator}
         return session
 
-    def _sorted(self, name: str, response: requests.Response) -> Exception:
+    def _sorted(self, name: str, response: "requests.Response") -> Exception:
         status, message = _refusal_of(response)
         if status == 401:
             return Misconfigured(

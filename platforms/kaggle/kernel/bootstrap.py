@@ -199,10 +199,7 @@ def obstacle_to_hearing(proof: str) -> str:
 
 
 def is_there(dataset: str) -> bool:
-    """Return whether a dataset, named ``owner/slug``, exists and is visible to this session.
-
-    Raises OSError, HTTPException, ValueError, RuntimeError.
-    """
+    """Return whether this session sees ``owner/slug``. Raises OSError, HTTPException, ValueError, RuntimeError."""
     token = Path(os.environ[_KEY_FILE]).read_text().strip()
     at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
     base = "http://localhost/api" if at_home else "https://api.kaggle.com"

@@ -96,10 +96,7 @@ class Sandbox:
         return [one.ended() for one in started]
 
     def command(self, words: Sequence[str], files: Mapping[str, int], calls: int) -> list[str]:
-        """Return the command line.
-
-        ``files`` are descriptors by path below /in, ``calls`` is the descriptor of the filter of system calls.
-        """
+        """Return the command line; ``files``, by path below /in, and ``calls``, their filter, are descriptors."""
         limits = self.limits
         # A core of one byte: nothing is written, and no handler of the machine is started, as it would be for none.
         # Where the machine allows none at all, as in the service, only root could allow that byte.

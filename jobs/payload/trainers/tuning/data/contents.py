@@ -18,10 +18,7 @@ _LINE_REST_BYTES = 1 << 16
 
 
 def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader:
-    """Return the contents of an open file. Reading them raises EOFError where a compressed file is damaged.
-
-    Raises MissingLibrary.
-    """
+    """Return the contents of an open file; damaged ones raise EOFError when they are read. Raises MissingLibrary."""
     suffix = next((suffix for suffix in COMPRESSED if name.lower().endswith(suffix)), None)
     return file if suffix is None else io.BufferedReader(_Contents(file, suffix, library(COMPRESSED[suffix], name)))
 

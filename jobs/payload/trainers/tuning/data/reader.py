@@ -54,10 +54,7 @@ def data_digest(paths: Sequence[Path]) -> str:
 
 
 def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the records of files with their places; anything else is counted as left out.
-
-    Raises MissingLibrary.
-    """
+    """Yield the records of files with their places; anything else is counted as left out. Raises MissingLibrary."""
     for path in paths:
         rules = ReadingRules() if path.suffix == ".jsonl" or path.suffix in TABLES else ReadingRules(_LINE_MAX)
         with path.open("rb") as file:
