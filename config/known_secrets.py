@@ -50,11 +50,11 @@ class KnownSecrets(Redactor):
         self._folders = [*_folders(settings, environ)]
         self._states: dict[Path, object] = {}
         super().__init__(self._fixed)
-        self._look()
+        self._refresh()
 
     def each(self, texts: Iterable[str]) -> list[str]:
         """Return the texts with every secret redacted that the files contain now."""
-        self._look()
+        self._refresh()
         return super().each(texts)
 
     @property
@@ -62,7 +62,7 @@ class KnownSecrets(Redactor):
         """The credential files, existing or not, and the folders that contain only such files."""
         return [*sorted(self._named), *self._folders]
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         # A file may have been added to a folder since.
         files = (*self._named, *(file for folder in self._folders for file in _inside(folder)))
         states = {file: _state(file) for file in files}

@@ -258,7 +258,7 @@ class Definition:
             if one.inner is not None and (one.rule is None or isinstance(value, dict)):
                 return self._inner(one, value, f"{prefix}{key}")
             assert one.rule is not None  # noqa: S101 - a key has a rule, or is a table
-            return self._placed(one.rule.read(value)) if one.rule.place else one.rule.read(value)
+            return self._with_absolute_paths(one.rule.read(value)) if one.rule.place else one.rule.read(value)
         except ValueError as error:
             self._wrong(f"{prefix}{key}", value, getattr(error, "why", str(error)), getattr(error, "remedy", ""))
             return default
@@ -277,15 +277,15 @@ class Definition:
         record = self.record(one.inner, value, path) if value or not needed or not isinstance(value, dict) else None
         return one.default if record is None else record
 
-    def _placed(self, value: Any) -> Any:
+    def _with_absolute_paths(self, value: Any) -> Any:
         """Return a value with absolute paths; in a job file, paths are relative to it."""
         match value:
             case tuple():
-                return tuple(map(self._placed, value))
+                return tuple(map(self._with_absolute_paths, value))
             case specs.Input(source=source) if is_remote(source):
                 return value
             case specs.Code() | specs.Input() | specs.Requirements():
-                return replace(value, source=self._placed(value.source))
+                return replace(value, source=self._with_absolute_paths(value.source))
         return value and str(Path(self.file).parent.joinpath(Path(value).expanduser()).resolve())
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:

@@ -63,11 +63,11 @@ def fingerprint(paths: Iterable[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(f"{path}\0{_look(path)}\0".encode())
+        digest.update(f"{path}\0{_file_state(path)}\0".encode())
     return digest.hexdigest()
 
 
-def _look(path: Path) -> str:
+def _file_state(path: Path) -> str:
     try:
         status = path.stat()
         owner = f"{status.st_mode} {status.st_uid} {status.st_gid}"

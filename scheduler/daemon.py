@@ -75,7 +75,7 @@ class ServiceManager:
 
     def say(self, state: str, status: str) -> bool:
         """Send a state of sd_notify, such as ``READY``, and a line for people. Only finished work may send WATCHDOG."""
-        return self._tell(f"{state}=1", _status(status))
+        return self._notify(f"{state}=1", _status(status))
 
     @contextmanager
     def more_time(self) -> Iterator[None]:
@@ -84,7 +84,7 @@ class ServiceManager:
 
         def ask() -> None:
             for _ in range(_EXTENSIONS):
-                if not self._tell(f"EXTEND_TIMEOUT_USEC={2 * _EXTENSION_SECONDS}000000") or done.wait(
+                if not self._notify(f"EXTEND_TIMEOUT_USEC={2 * _EXTENSION_SECONDS}000000") or done.wait(
                     _EXTENSION_SECONDS
                 ):
                     return
@@ -97,7 +97,7 @@ class ServiceManager:
             done.set()
             asking.join()
 
-    def _tell(self, *lines: str) -> bool:
+    def _notify(self, *lines: str) -> bool:
         """Send one datagram; return whether it was accepted. Without it the manager acts by its own rules."""
         if not self.address:
             return False
@@ -310,7 +310,7 @@ class Daemon:
         if before != self._logged_up_to:
             self._mail_now()
         self._work.note(self._ports, self._ports.clock.now())
-        self._tell_progress()
+        self._notify_progress()
         with self._ports.database.read() as tx:
             live = runs.live(tx)
         waits = _PLANNER_WARM_SECONDS if live else _PLANNER_IDLE_SECONDS
@@ -344,7 +344,7 @@ class Daemon:
         post(ports, self.app.mailing, apart, now)
         self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
 
-    def _tell_progress(self) -> None:
+    def _notify_progress(self) -> None:
         """Feed the watchdog: a cycle has finished, and the database accepts writes."""
         with self._ports.database.read() as tx:
             text = status_line(tx, self._needs)

@@ -56,7 +56,7 @@ class Memory:
 def memory_of(setup: Setup) -> Memory:
     """Return the memory of one device at the worst instant of a step."""
     weights, adapters, states, gradients = _weights(setup), _adapters(setup), _states(setup), _gradients(setup)
-    kept, loss = _kept(setup), _loss(setup)
+    kept, loss = _activations(setup), _loss(setup)
     # Temporary memory while one layer's gradient is computed.
     work = layer_bytes(setup) * setup.tokens * (1.25 if setup.checkpointing else 0.25)
     fixed = [weights, adapters, states]
@@ -117,7 +117,7 @@ def layer_bytes(setup: Setup) -> float:
     return float(size)
 
 
-def _kept(setup: Setup) -> Part:
+def _activations(setup: Setup) -> Part:
     """Return what all layers keep until the backward pass."""
     shape, tokens = setup.shape, setup.tokens
     wide = 4 if (setup.method == "full" and setup.master) or setup.stack.kbit_preparation else 2

@@ -131,8 +131,8 @@ def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterru
     if len(losses) < _LEAST:
         return 0, False, 0.0, 0.0
     whole = [(step, straight.values[step]["loss"]) for step in sorted(straight.values) if _loss(straight, step)]
-    curve, wanted, own, best = [loss for _, loss in whole], _bare(losses), 0.0, (-2.0, 0)
-    bare = _bare(curve)
+    curve, wanted, own, best = [loss for _, loss in whole], _without_trend(losses), 0.0, (-2.0, 0)
+    bare = _without_trend(curve)
     for offset in range(len(curve) - len(losses) + 1):
         alike = _correlation(wanted, bare[offset : offset + len(losses)])
         if whole[offset][0] == steps[0]:
@@ -144,7 +144,7 @@ def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterru
     return whole[at][0] - 1, same and best[0] > own, own, best[0]
 
 
-def _bare(losses: Sequence[float]) -> list[float]:
+def _without_trend(losses: Sequence[float]) -> list[float]:
     """Return losses without their trend: each less the mean of it and its neighbours."""
     windows = (losses[max(0, at - 2) : at + 3] for at in range(len(losses)))
     return [loss - sum(window) / len(window) for loss, window in zip(losses, windows, strict=True)]

@@ -113,11 +113,11 @@ class ScriptRun:
 
     def whole(self) -> dict[int, Path]:
         """Return its finished checkpoints by step, in ascending order."""
-        return {step: path for step, path in finished_steps(self.checkpoints).items() if _says(path, step)}
+        return {step: path for step, path in finished_steps(self.checkpoints).items() if _names_step(path, step)}
 
     def damaged(self) -> list[str]:
         """Return the names of checkpoints that have their final name, but violate the contract."""
-        return [path.name for step, path in finished_steps(self.checkpoints).items() if not _says(path, step)]
+        return [path.name for step, path in finished_steps(self.checkpoints).items() if not _names_step(path, step)]
 
     def _pump(self, poll: float) -> None:
         ended = self.command.exit_code()  # asked first: what it wrote before its end is read below
@@ -142,7 +142,7 @@ class ScriptRun:
             self.values.setdefault(step, {}).update(numbers)
 
 
-def _says(folder: Path, step: int) -> bool:
+def _names_step(folder: Path, step: int) -> bool:
     """Return whether a checkpoint's meta.json names its step."""
     try:
         meta = read_json(read_bounded(folder / "meta.json"))

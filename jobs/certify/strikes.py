@@ -131,10 +131,10 @@ def _struck(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeFind
     return _DEEDS[strike.deed](run, strike)
 
 
-def _leave(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
+def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     """Ask a run to save and end, and return what it did not do."""
     if strike.when == "save":
-        _ask(run, lambda: run.saving or any(run.checkpoints.iterdir()))
+        _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
     asked_at, target = run.step, run.script.target_step
     run.signal(signal.SIGTERM)
     in_time = run.end(run.script.grace_seconds)
@@ -159,7 +159,7 @@ def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     """End a run without a warning; from the middle on it was asked to save before."""
     findings: list[ResumeFinding] = []
     if strike.when == "save":
-        _ask(run, lambda: run.saving or any(run.checkpoints.iterdir()))
+        _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
     elif strike.when not in {"import", "first"}:
         findings = _save(run)
     run.command.kill()
@@ -188,9 +188,9 @@ def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     sizes = [path.stat().st_size for folder in run.whole().values() for path in folder.rglob("*") if path.is_file()]
     _limit(run, max(sizes) // 2)
     count = len(run.whole())
-    _ask(run, lambda: run.save_failed or len(run.whole()) > count, 2 * _ASK_SECONDS)
+    _request_save(run, lambda: run.save_failed or len(run.whole()) > count, 2 * _ASK_SECONDS)
     _limit(run, resource.RLIM_INFINITY)
-    findings = _leave(run, strike)
+    findings = _stop_run(run, strike)
     return findings if run.exit_code == 0 else []
 
 
@@ -203,7 +203,7 @@ def _limit(run: ScriptRun, size: int) -> None:
 
 def _save(run: ScriptRun) -> list[ResumeFinding]:
     """Ask for a checkpoint, and return what is wrong when there is none."""
-    if _ask(run, lambda: any(step < run.script.target_step for step in run.whole())):
+    if _request_save(run, lambda: any(step < run.script.target_step for step in run.whole())):
         return []
     text = f"asked by SIGUSR1, it saved nothing until step {run.step}"
     return _ended_by_signal(run) or [ResumeFinding("never_saved", text, run.log_line)]
@@ -215,7 +215,7 @@ def _ended_by_signal(run: ScriptRun) -> list[ResumeFinding]:
     return []
 
 
-def _ask(run: ScriptRun, done: Callable[[], object], seconds: float = 0.0) -> bool:
+def _request_save(run: ScriptRun, done: Callable[[], object], seconds: float = 0.0) -> bool:
     """Send SIGUSR1, again and again as a runner does, until something is so; return whether it is."""
     asked_at = run.seconds
     while not done():
@@ -228,7 +228,7 @@ def _ask(run: ScriptRun, done: Callable[[], object], seconds: float = 0.0) -> bo
 
 
 _DEEDS: Mapping[Deed, Callable[[ScriptRun, Strike], list[ResumeFinding]]] = {
-    "SIGTERM": _leave,
+    "SIGTERM": _stop_run,
     "SIGKILL": _kill,
     "SIGUSR1": _storm,
     "full disk": _fill,

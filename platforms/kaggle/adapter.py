@@ -81,7 +81,7 @@ class Collector:
                 tell(f"{number} of {len(wanted)} files are home, {self._total_bytes / 1e9:.2f} GB")
                 if damaged and self._intake.rank(key) == REPORTS:
                     break  # reports are valid only with all files that they refer to
-                if not self._take(key, url, Path(folder) / str(number), store):
+                if not self._import_file(key, url, Path(folder) / str(number), store):
                     damaged.append(key)
         if damaged:
             raise Unreachable(
@@ -110,7 +110,7 @@ class Collector:
                 break
         return [(key, result[key]) for key in self._intake.in_turn(result)]
 
-    def _take(self, key: str, url: str, file: Path, store: BlobStore) -> bool:
+    def _import_file(self, key: str, url: str, file: Path, store: BlobStore) -> bool:
         """Download one file into the store; return False if it is damaged."""
         rank = self._intake.rank(key)
         limit = self._caps.file_bytes if rank == 0 else self._caps.report_bytes

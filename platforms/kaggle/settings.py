@@ -44,7 +44,7 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
     token = environ.get("KAGGLE_API_TOKEN", "").strip()
     username, key = (environ.get(name, "").strip() for name in ("KAGGLE_USERNAME", "KAGGLE_KEY"))
     if token and (username or key):
-        raise _wrong("KAGGLE_API_TOKEN and KAGGLE_USERNAME or KAGGLE_KEY are set together; unset one of the two kinds")
+        raise _error("KAGGLE_API_TOKEN and KAGGLE_USERNAME or KAGGLE_KEY are set together; unset one of the two kinds")
     if token:
         if os.sep in token and Path(token).is_file():
             return _from_file(Path(token), private=True)
@@ -53,7 +53,7 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
         return _legacy("the environment", username, key)
     if file := next(filter(Path.is_file, _usual_files(environ)), None):
         return _from_file(file, private=True)
-    raise _wrong(f"no credentials found. {_ADVICE}")
+    raise _error(f"no credentials found. {_ADVICE}")
 
 
 def files(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
@@ -77,31 +77,31 @@ def _from_file(path: Path, *, private: bool) -> Credentials:
         mode = path.stat().st_mode
         text = read_bounded(path).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise _wrong(f"{path} cannot be read: {error}. {_ADVICE}") from None
+        raise _error(f"{path} cannot be read: {error}. {_ADVICE}") from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _wrong(f"others may read {path}. Run: chmod 600 {path}")
+        raise _error(f"others may read {path}. Run: chmod 600 {path}")
     if not text.startswith("{"):
         return _token(str(path), text)
     try:
         document = read_json(text)
         return _legacy(str(path), str(document["username"]), str(document["key"]))
     except (ValueError, KeyError):
-        raise _wrong(f"{path} holds no JSON object with username and key. {_ADVICE}") from None
+        raise _error(f"{path} holds no JSON object with username and key. {_ADVICE}") from None
 
 
 def _token(origin: str, token: str) -> Credentials:
     if not token or not token.isascii() or any(character.isspace() for character in token):
-        raise _wrong(f"{origin} holds no access token: it is empty or has spaces in it. {_ADVICE}")
+        raise _error(f"{origin} holds no access token: it is empty or has spaces in it. {_ADVICE}")
     return Credentials(origin, token=token)
 
 
 def _legacy(origin: str, username: str, key: str) -> Credentials:
     if not username or not key:
-        raise _wrong(f"{origin} holds only one of username and key. {_ADVICE}") from None
+        raise _error(f"{origin} holds only one of username and key. {_ADVICE}") from None
     return Credentials(origin, username=username, key=key)
 
 
-def _wrong(why: str) -> Misconfigured:
+def _error(why: str) -> Misconfigured:
     return Misconfigured("kaggle", "log in", why)
 
 

@@ -108,7 +108,7 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
         _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be reused
     _, status = os.waitpid(agent, 0)
     ended_at = max(started_at, min(int(terms.now()), ends_by))
-    _tell(_end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
+    _record_end(_end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
 
 
 def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
@@ -204,7 +204,7 @@ def _drain(output: int, log: SessionOutput) -> None:
         return
 
 
-def _tell(end: str) -> None:
+def _record_end(end: str) -> None:
     """Record how the session ended. Waits for room on a full disk, because no other process knows the result."""
     while True:
         try:

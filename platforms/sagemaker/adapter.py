@@ -376,7 +376,7 @@ class Poller:
                 if observed is not None and fresh_until > now:
                     result[key] = observed
                     continue
-                answer = self._look(key, now, look)
+                answer = self._poll(key, now, look)
                 if answer is not None:
                     result[key] = answer.observed
                     self._remember(key, answer, now)
@@ -388,7 +388,7 @@ class Poller:
         with self._lock:
             self._answers.pop(key, None)
 
-    def _look(self, key: str, now: int, look: Callable[[str], Look | None]) -> Look | None:
+    def _poll(self, key: str, now: int, look: Callable[[str], Look | None]) -> Look | None:
         try:
             return look(key)
         except answers.Throttled:

@@ -89,7 +89,7 @@ class SlurmPlatform(RemoteSessions):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
         payload = self._payload(request)
         with self._folders.answering("launch"):
-            digest = self._place(payload)
+            digest = self._copy_payload(payload)
             with self._folders.lock():
                 kept = sorted(self._folders.keys() | {key})
                 poll = self._poll(kept)
@@ -182,7 +182,7 @@ class SlurmPlatform(RemoteSessions):
             self._folders.clear()
         return removed
 
-    def _place(self, payload: Path) -> str:
+    def _copy_payload(self, payload: Path) -> str:
         """Copy the payload to the cluster; return its sha256 digest, which is the name of its folder there."""
         with self._placing:
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
@@ -285,11 +285,11 @@ class SlurmPlatform(RemoteSessions):
                     if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
                         return unclear(key, f"job {again} waits once more, and may not have ended yet")
                     self._commands.cancel([again])
-                return self._over(key, at, replace(verdict, ended=verdict.latest if last is None else last), now)
+                return self._ended(key, at, replace(verdict, ended=verdict.latest if last is None else last), now)
             case judge.Vanished():
                 last = self._accounted(key, started.at) if started else None
                 if started and last is not None:
-                    return self._over(key, started.at, judge.Over(started.at, last, verdict.detail), now)
+                    return self._ended(key, started.at, judge.Over(started.at, last, verdict.detail), now)
                 return self._vanished(key, evidence, verdict, now)
 
     def _vanished(self, key: str, evidence: _Evidence, verdict: judge.Vanished, now: int) -> Observed:
@@ -314,7 +314,7 @@ class SlurmPlatform(RemoteSessions):
         spans = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
         return min(spans, key=lambda span: abs(span[0] - at))[1] if spans else None
 
-    def _over(self, key: str, at: int, verdict: judge.Over, now: int) -> Observed:
+    def _ended(self, key: str, at: int, verdict: judge.Over, now: int) -> Observed:
         first, last = min(self._scheduled(at), now), verdict.ended
         if last is not None and last > int(self._real(now)):
             return unclear(key, "its job ended after this look began")

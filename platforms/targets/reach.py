@@ -172,7 +172,7 @@ class Ssh:
         command = shlex.join(["bash", "-s", "--", *words])
         result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
         if result.code is None or result.code == _BROKEN or result.code < 0:
-            raise self._broken("reach it", result)
+            raise self._connection_error("reach it", result)
         if result.code == 127:
             raise TargetError(self.name, "run bash there", result.last_words, f"Install bash on {self.host}")
         return result
@@ -208,7 +208,7 @@ class Ssh:
             raise TargetError(self.name, "copy the release", result.last_words, remedy)
         if result.code == 127 or "command not found" in result.err:
             raise TargetError(self.name, "copy the release", "there is no rsync there", f"Install it on {self.host}")
-        raise self._broken("copy the release", result)
+        raise self._connection_error("copy the release", result)
 
     def _ssh(self) -> list[str]:
         key = ["-i", str(self.identity()), "-o", "IdentitiesOnly=yes"] if self.identity else []
@@ -222,7 +222,7 @@ class Ssh:
         except OSError as error:
             raise TargetError(self.name, f"start {words[0]}", str(error), f"Install {words[0]} here") from error
 
-    def _broken(self, action: str, result: Ran) -> TargetError:
+    def _connection_error(self, action: str, result: Ran) -> TargetError:
         last_words = result.last_words
         if "Host key verification failed" in result.err or "IDENTIFICATION HAS CHANGED" in result.err:
             remedy = f"Compare the key with its owner's, then put it into the known_hosts file: ssh-keyscan {self.host}"

@@ -257,7 +257,7 @@ class VllmTarget:
         why = self._load(release.model, release.version, probe)
         if why:
             self._unload(release.model, {release.version})
-            return self._kept(served, release.version, why)
+            return self._kept_version(served, release.version, why)
         self._point_router(release.model, release.version)
         self.folder.point(release.model, release.version, release.digest)
         kept = {release.version, served.version, *(served.before[:1] if served.version == release.version else ())}
@@ -278,7 +278,7 @@ class VllmTarget:
             self._unload(model, {leaving})
         return back
 
-    def _kept(self, served: Served, refused: int, why: str) -> Deployed:
+    def _kept_version(self, served: Served, refused: int, why: str) -> Deployed:
         """Return the outcome after version ``refused`` failed its probe: the version before still serves, if proven."""
         if served.version is None or served.version == refused or not served.proven:
             return Deployed(DeployOutcome.DOWN, None, why)

@@ -57,11 +57,11 @@ def headline(report: Report) -> Iterator[str]:
 
 def _counts(report: Report) -> Counter[str]:
     """Return how many jobs are done, on track, at risk, failed and on hold."""
-    jobs = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _word(job)))
+    jobs = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _status_word(job)))
     return Counter({word: jobs[word] for word in ("done", "on track", "at risk", "failed", "on hold") if jobs[word]})
 
 
-def _word(job: JobReport) -> str:
+def _status_word(job: JobReport) -> str:
     if job.at_risk:
         return "at risk"
     words = {"done": "done", "failed": "failed", "held": "on hold"}

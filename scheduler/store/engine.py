@@ -394,7 +394,7 @@ def _judged(table: Table, row: Row) -> Iterator[Damage]:
     key = "/".join(_shown_value(row[column.name]) for column in table.primary_key.columns)
     whole = True
     for column in table.columns:
-        if why := _wrong(column, row[column.name]):
+        if why := _value_error(column, row[column.name]):
             whole = False
             yield Damage(table.name, key, column.name, why)
     for name, decode in _DECODERS.get(table.name, {}).items() if whole else ():
@@ -407,7 +407,7 @@ def _judged(table: Table, row: Row) -> Iterator[Damage]:
             yield Damage(table.name, key, name, f"cannot be read: {why[:200]}")
 
 
-def _wrong(column: Column[Any], value: object) -> str:
+def _value_error(column: Column[Any], value: object) -> str:
     """Return why ``value`` is invalid in ``column``; empty or None if it is valid."""
     if value is None:
         return "" if column.nullable else "has no value"

@@ -57,7 +57,7 @@ class Connection(H11Protocol):
         """Process received data, unless its request was answered already."""
         if not self._over:
             super().data_received(data)
-            self._look()
+            self._check_progress()
 
     def on_response_complete(self) -> None:
         """Start the deadline of the next request."""
@@ -71,9 +71,9 @@ class Connection(H11Protocol):
                 self.transport.write_eof()
             return
         self.phase = ""
-        self._look()
+        self._check_progress()
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         if self.transport.is_closing():
             return  # the running timer closes it if the client does not read the rest
         if self.conn.their_state is h11.SEND_BODY or (

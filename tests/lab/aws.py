@@ -88,7 +88,7 @@ class InterruptedJob(Job):
             document["BillableTimeInSeconds"] = document["TrainingTimeInSeconds"] = self.billed_seconds
         return document
 
-    def _live_on(self, instance_type: str) -> tuple[str, str, str]:
+    def _run_on_instance(self, instance_type: str) -> tuple[str, str, str]:
         available = [name for name in self._types() if name not in self.rules.no_capacity_types]
         if self.name in self.rules.no_capacity or not available:
             reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
@@ -96,7 +96,7 @@ class InterruptedJob(Job):
         image = self.request["AlgorithmSpecification"]["TrainingImage"]
         if image in self.rules.no_images:
             return ("Failed", "Failed", f"ClientError: Cannot find repository: {image}. Please check its name")
-        return super()._live_on(available[0])
+        return super()._run_on_instance(available[0])
 
     def _limits(self) -> dict[str, float]:
         limits = super()._limits()

@@ -59,7 +59,7 @@ class Rules:
                 continue
             stage = rule.stage and rule.stage.replace(VALUE, value or "")
             domains = rule.domains and tuple(name.replace(VALUE, value or "") for name in rule.domains)
-            self._take(tags, stage, domains, document.source, document.line)
+            self._apply(tags, stage, domains, document.source, document.line)
         return tags
 
     def ask(self, rule: CorpusRule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
@@ -90,11 +90,11 @@ class Rules:
                 if domains is not None and not (isinstance(domains, list) and all(isinstance(d, str) for d in domains)):
                     self._findings.add(Kind.BAD_TAG, name, number, "domains are no list of names; not used")
                     domains = None
-                self._take(tags[wanted], None if stage is None else str(stage), domains, name, number)
+                self._apply(tags[wanted], None if stage is None else str(stage), domains, name, number)
         question_file.unlink()
         answered.unlink()
 
-    def _take(self, tags: Tags, stage: str | None, domains: Collection[str] | None, source: str, line: int) -> None:
+    def _apply(self, tags: Tags, stage: str | None, domains: Collection[str] | None, source: str, line: int) -> None:
         if tags.stage is None and stage is not None:
             if stage in STAGES:
                 tags.stage = stage

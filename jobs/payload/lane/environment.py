@@ -158,7 +158,7 @@ class _Build:
             lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
             (self._site / _IMAGE).write_text("".join(lines))
             self._wrap_scripts()
-            self._tell()
+            self._log_packages()
             os.sync()  # without a sync a power failure could leave the marker, but not the files
             fetched = [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]
             write_whole(self._place / MARK, json.dumps({"fetched": fetched}))
@@ -228,7 +228,7 @@ class _Build:
                 )
                 script.chmod(0o755)
 
-    def _tell(self) -> None:
+    def _log_packages(self) -> None:
         """Log which packages were installed, their size on disk, and which packages of the lock are the image's."""
         fetched = sorted(f"{pin.name} {pin.version}" for pin in self._fetched.values())
         size = sum(path.lstat().st_size for path in self._site.rglob("*") if path.is_file())
@@ -284,7 +284,7 @@ class Tool(NamedTuple):
 def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
     """Install the packages of the file ``listed``; ``reasons`` say why they are needed. Raises Failure, OSError."""
     source = ("--no-index", "--find-links", str(tool.wheels)) if tool.wheels is not None else ()
-    words = (*_words(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
+    words = (*_installer(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
     variables = {**os.environ, **tool.variables}
     kept = {name: text for name, text in variables.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -310,7 +310,7 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
         raise Failure(_class(listing.lower()), f"{why}{because}: {listing}")
 
 
-def _words(python: Path) -> tuple[str, ...]:
+def _installer(python: Path) -> tuple[str, ...]:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     uv = shutil.which("uv", path=places)
     if uv is not None:

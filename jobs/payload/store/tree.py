@@ -402,7 +402,7 @@ class _Content:
         self._begin = end
         if place.exists() and place.stat().st_size == entry.bytes and sha256_file(place) == entry.content:
             return
-        kept = self._kept(place, begin, entry.bytes)
+        kept = self._checked_bytes(place, begin, entry.bytes)
         if self._write(place, begin, kept, end) == entry.content:
             return
         if not kept or self._write(place, begin, 0, end) != entry.content:
@@ -410,7 +410,7 @@ class _Content:
             raise BadListing(f"{entry.path!a} does not have the digest of its listing")
 
     @staticmethod
-    def _kept(place: Path, begin: int, size: int) -> int:
+    def _checked_bytes(place: Path, begin: int, size: int) -> int:
         """Return how much of a broken-off file can stay: whole pieces, since only these were checked."""
         here = place.stat().st_size if place.exists() else 0
         return max(0, (begin + here) // PIECE_BYTES * PIECE_BYTES - begin) if here < size else 0

@@ -100,7 +100,7 @@ class Ranks:
             if (ranks := place.nodes * count) > 1:
                 failures = ", ".join(f"rank {rank} of {ranks} ended with status {code}" for rank, code in failed)
                 print(f"ranks: {failures}, so all end", file=sys.stderr)
-            self._tell(signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         for printer in printers:
             printer.join(_LAST_LINES_SECONDS)
         return result
@@ -119,9 +119,9 @@ class Ranks:
 
     def _forward(self, number: int, _frame: object) -> None:
         self.told_to_stop = self.told_to_stop or number != signal.SIGUSR1
-        self._tell(number)
+        self._signal(number)
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         for pid in list(self._processes):  # not reaped yet, so no ID has been reused
             os.kill(pid, number)
 

@@ -63,15 +63,15 @@ class Training:
         """
         if threading.current_thread() is threading.main_thread():
             self._listen()
-        self._say({"step": int(step), **_numbers(values)})
+        self._report({"step": int(step), **_numbers(values)})
 
     def describe_data(self, facts: Mapping[str, Any]) -> None:
         """Report the training data before the first step. docs/your-own-training.md lists the fields."""
-        self._say({"training_data": dict(facts)})
+        self._report({"training_data": dict(facts)})
 
     def begin_saving(self, step: int) -> None:
         """Report that a save begins, if a framework writes the files before ``checkpoint`` is called."""
-        self._say({"saving": int(step)})
+        self._report({"saving": int(step)})
 
     def checkpoint(
         self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float], *, background: bool = False
@@ -88,12 +88,12 @@ class Training:
         self.wait()
         step = int(step)
         if step == self._saved_step:
-            self._say({"saved": step})
+            self._report({"saved": step})
             return True
         self.begin_saving(step)
         if not background:
             return self._write(step, write, metrics)
-        self._say({"copied": step})
+        self._report({"copied": step})
         self._writer = threading.Thread(target=self._write_apart, args=(step, write, metrics), name="save")
         self._writer.start()
         return True
@@ -128,10 +128,10 @@ class Training:
             shutil.rmtree(partial, ignore_errors=True)
             if not why:
                 raise
-            self._say({"save_failed": why})
+            self._report({"save_failed": why})
             return False
         self._saved_step = step
-        self._say({"saved": step, **metrics})
+        self._report({"saved": step, **metrics})
         return True
 
     def _listen(self) -> None:
@@ -144,7 +144,7 @@ class Training:
         self.should_save = True
         self.should_stop = self.should_stop or number != getattr(signal, "SIGUSR1", None)
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _report(self, line: dict[str, Any]) -> None:
         if self._progress is not None:
             os.write(self._progress, json.dumps(line).encode() + b"\n")
 

@@ -346,7 +346,7 @@ class EmulatedSession:
 
     def begin(self) -> None:
         """Start in the background."""
-        self._thread = threading.Thread(target=self._live, name=f"kernel {self.terms.session_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run_session, name=f"kernel {self.terms.session_id}", daemon=True)
         self._thread.start()
 
     def resume(self) -> None:
@@ -355,7 +355,7 @@ class EmulatedSession:
             self.lines.extend(cast("Line", json.loads(line)) for line in stream if line.endswith("\n"))
         self._log_bytes = sum(len(line["data"]) for line in self.lines)
         if self.live:
-            work = self._live if self.started_at is None else self._go_on
+            work = self._run_session if self.started_at is None else self._go_on
             self._thread = threading.Thread(target=work, name=f"kernel {self.terms.session_id}", daemon=True)
             self._thread.start()
 
@@ -384,7 +384,7 @@ class EmulatedSession:
         working = self.terms.folder / "kaggle" / "working"
         return sorted(path.relative_to(working).as_posix() for path in working.rglob("*") if path.is_file())
 
-    def _live(self) -> None:
+    def _run_session(self) -> None:
         self._wake.wait(self.clock.wall_seconds(self.terms.queue_seconds))
         if self._cut is None:
             self._run()

@@ -183,7 +183,7 @@ class Job:
         self._cloud = cloud
         self.created_at = self.clock.now()
         self._move(self.secondary)
-        self._thread = threading.Thread(target=self._live, name=f"job {self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_job, name=f"job {self.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -237,7 +237,7 @@ class Job:
                 document["BillableTimeInSeconds"] = self.billed_seconds
         return document
 
-    def _live(self) -> None:
+    def _run_job(self) -> None:
         try:
             ending = self._run()
         except Exception as error:  # noqa: BLE001 - reported as an internal error of AWS
@@ -256,9 +256,9 @@ class Job:
         """Run the job to its end; return status, secondary status and failure reason."""
         if self._paused(self.rules.queue_seconds):
             return ("Stopped", "Stopped", "")
-        return self._live_on(self._types()[0])
+        return self._run_on_instance(self._types()[0])
 
-    def _live_on(self, instance_type: str) -> tuple[str, str, str]:
+    def _run_on_instance(self, instance_type: str) -> tuple[str, str, str]:
         """Run on an instance of a type to the end."""
         with self._lock:
             self._selected, self.started_at = instance_type, self.clock.now()

@@ -537,7 +537,7 @@ class Datasets:
             "is_private": True,
             "files": files,
         }
-        return self._caller.wire.call(_DATASETS, "CreateDataset", fields, _wrong)
+        return self._caller.wire.call(_DATASETS, "CreateDataset", fields, _creation_error)
 
     def delete(self, slug: str) -> None:
         """Delete a dataset; a missing one is no error."""
@@ -555,7 +555,7 @@ def _address(answer: Answer) -> str:
     return address
 
 
-def _wrong(answer: Answer) -> str:
+def _creation_error(answer: Answer) -> str:
     """Return the error of a dataset's creation; "" if the answer reports success."""
     if answer.text("status").lower() == "ok":
         return ""

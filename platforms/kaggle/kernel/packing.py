@@ -124,7 +124,7 @@ class Inputs:
         Unreachable, Denied, OSError.
         """
         data = archive.read_bytes()
-        return self._give(
+        return self._attach(
             kind, "code", hashlib.sha256(data).hexdigest(), lambda path: path.write_bytes(data), now, until
         )
 
@@ -136,7 +136,7 @@ class Inputs:
         ``into`` is ``store``, or ``trees`` for what is only read and may be large.
         """
         identity = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
-        return self._give(kind, into, identity, lambda path: pack_objects(store, keys, path), now, until)
+        return self._attach(kind, into, identity, lambda path: pack_objects(store, keys, path), now, until)
 
     def sign(self, key: str) -> str:
         """Return the slug of the dataset whose existence asks the session of a launch to save and exit."""
@@ -145,7 +145,7 @@ class Inputs:
     def give_sign(self, key: str, now: int) -> None:
         """Create that dataset for a session. Idempotent. Raises Refused, Unreachable, Denied, OSError."""
         slug = self.sign(key)
-        self._note(slug, {"used_at": now})
+        self._write_record(slug, {"used_at": now})
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             file = Path(folder) / f"{slug}.bin"
             file.write_bytes(b"stop\n")
@@ -159,7 +159,7 @@ class Inputs:
         Unreachable, Denied, OSError.
         """
         slug = f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
-        self._note(slug, {"used_at": now, "key": key})
+        self._write_record(slug, {"used_at": now, "key": key})
         plain = json.dumps(dict(secrets)).encode()
         pad = os.urandom(len(plain))
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
@@ -190,7 +190,7 @@ class Inputs:
         named = filter(pattern.fullmatch, self._client.datasets.own())
         orphans = [slug for slug in named if not (self._folder / slug).exists()]
         for slug in orphans:
-            self._note(slug, {"used_at": now})
+            self._write_record(slug, {"used_at": now})
         return orphans
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
@@ -202,17 +202,17 @@ class Inputs:
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
             record = self._note_of(path.name)
             if record is None:
-                self._note(path.name, {"used_at": now})  # its age counts from now on
-            elif path.name not in kept and not record.key and now - record.used_at > _kept(path.name, keep_seconds):
+                self._write_record(path.name, {"used_at": now})  # its age counts from now on
+            elif path.name not in kept and not record.key and now - record.used_at > _max_age(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
-                self._note(f"{_USED_UP}{path.name}", {"used_at": now})
+                self._write_record(f"{_USED_UP}{path.name}", {"used_at": now})
                 path.unlink()
         for path in self._folder.glob("made-*"):
             record = self._note_of(path.name)
             if record is None or now - record.used_at > keep_seconds:
                 path.unlink()
 
-    def _give(
+    def _attach(
         self, kind: str, into: str, identity: str, make: Callable[[Path], object], now: int, until: float
     ) -> AttachedInput:
         """Upload the file that ``make`` writes; for one ``identity`` it must write the same file each time."""
@@ -226,7 +226,7 @@ class Inputs:
         except TaskUnfinished as unfinished:
             why = f"its {kind} is still on its way to Kaggle: {unfinished}"
             raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
-        self._note(slug, {"used_at": now})
+        self._write_record(slug, {"used_at": now})
         return AttachedInput(slug, name, sha256, into)
 
     def _prepare(
@@ -241,7 +241,7 @@ class Inputs:
             if not sha256:
                 tell("being packed")
                 sha256 = _pack(make, archive)
-            self._note(target.name, {"sha256": sha256, "used_at": now})
+            self._write_record(target.name, {"sha256": sha256, "used_at": now})
             name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack a file that looks like an archive
             stem = f"{self._prefix}-{kind}-{sha256[:_SLUG_DIGITS]}"
             for generation in range(_GENERATIONS_MAX):
@@ -259,7 +259,7 @@ class Inputs:
                     self._wait_ready(slug, status, tell)
                 except Refused:
                     if not fresh and self._client.datasets.status(slug) is None:
-                        self._note(f"{_USED_UP}{slug}", {"used_at": now})
+                        self._write_record(f"{_USED_UP}{slug}", {"used_at": now})
                     raise
                 return slug, name, sha256
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
@@ -299,11 +299,11 @@ class Inputs:
             return read_record(self._folder, name, _Note)
         return None
 
-    def _note(self, name: str, document: dict[str, object]) -> None:
+    def _write_record(self, name: str, document: dict[str, object]) -> None:
         write_whole(self._folder / name, json.dumps(document))
 
 
-def _kept(slug: str, keep_seconds: int) -> int:
+def _max_age(slug: str, keep_seconds: int) -> int:
     return min(keep_seconds, _STRANGE_SECRETS_SECONDS) if f"-{_SECRETS}-" in slug else keep_seconds
 
 
@@ -389,7 +389,7 @@ def pack(
     relays = settings.relays(str(store.get("kind", "")))
     if relays:
         lanes = launch.get("lanes", [])
-        objects, attached = _give_store(_opened(store, context), lanes, inputs, now, until)
+        objects, attached = _attach_store(_opened(store, context), lanes, inputs, now, until)
         launch = given_launch(launch, attached)
         launch.pop("store")  # its own folder is the session's store; signed addresses stay here
         # The store is out of its reach, so the session polls for a dataset instead of the stop flag. Whether it can see
@@ -409,7 +409,7 @@ def pack(
     return Packed(build_source(request.key, order), datasets, mounted, relays)
 
 
-def _give_store(
+def _attach_store(
     store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
 ) -> tuple[list[AttachedInput], set[str]]:
     """Upload each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""

@@ -98,7 +98,7 @@ def _change(
     one = len(names or ()) == 1
     cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
     for record in changed:
-        _tell(cli, record, _NOW[done])
+        _report(cli, record, _NOW[done])
     if everything and not records:
         cli.out.say(f"No job can be {done}.")
     if everything and done == "released":
@@ -128,7 +128,7 @@ def _name_cancelled(cli: Cli) -> None:
         cli.out.say(f"{one}: schedctl queue release {' '.join(names)}")
 
 
-def _tell(cli: Cli, record: JobRecord, done: str) -> None:
+def _report(cli: Cli, record: JobRecord, done: str) -> None:
     """Report the change of a job, unless JSON is wanted."""
     state = record.state
     if cli.options.json:
@@ -176,5 +176,5 @@ def move(cli: Cli, job: Job, place: Annotated[int, argument("POSITION", "1 is th
 
 def _changed(cli: Cli, record: JobRecord, done: str) -> None:
     cli.out.data({"job": job_json(record)})
-    _tell(cli, record, done)
+    _report(cli, record, done)
     cli.wake_daemon()

@@ -111,7 +111,7 @@ class _Picture:
 
     def draw(self, *, fresh: bool = True) -> Group:
         """Return the picture, at most as large as the terminal; ``fresh`` reads the database again."""
-        overview = self._look() if fresh or self._overview is None or self.view.message else self._overview
+        overview = self._read_overview() if fresh or self._overview is None or self.view.message else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
         filter_note = f"   jobs: {view.filter}" if view.filter != "all" else ""
@@ -130,7 +130,7 @@ class _Picture:
             parts += [Text(), _line(title, "bold"), *map(_line, view.lines(overview, out.zone)[-(room - 2) :])]
         return Group(*parts)
 
-    def _look(self) -> Overview:
+    def _read_overview(self) -> Overview:
         """Read the overview and return it; if that fails, return the previous one and note the error."""
         try:
             self._overview, self._trouble = look(self._cli), ""

@@ -56,13 +56,13 @@ def serve(
     with closing(served.reading):
         try:
             actors = Actors(acting) if acting is not None else None
-            serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address), actors=actors)
+            serve_site(served, bearer, structlog.get_logger("web"), lambda address: _show(cli, address), actors=actors)
         except OSError as error:
             why = f"{settings.web.host} port {settings.web.port}: {error.strerror}"
             raise PlatformFault("no status page", why, "Choose another --port") from None
 
 
-def _tell(cli: Cli, address: str) -> None:
+def _show(cli: Cli, address: str) -> None:
     cli.out.data({"address": address})
     cli.out.line(f"The status page: {address} (Ctrl-C ends it)")
     sys.stdout.flush()

@@ -52,10 +52,10 @@ def drawn(
     widths = natural
     if width is not None:
         empty = {index for index in kept if rows and not any(row[index] for row in rows)}
-        kept = _kept(columns, natural, kept, empty, width)
+        kept = _kept_columns(columns, natural, kept, empty, width)
         widths = _widths(columns, natural, kept, width)
     for number, cells in enumerate((titles, *rows)):
-        broken = [[cells[index]] if width is None else _broken(cells[index], widths[index], one_line) for index in kept]
+        broken = [[cells[index]] if width is None else _folded(cells[index], widths[index], one_line) for index in kept]
         for height in range(max(map(len, broken), default=0)):
             padded = []
             for index, lines in zip(kept, broken, strict=True):
@@ -101,7 +101,7 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
-def _kept(
+def _kept_columns(
     columns: Sequence[Column], natural: Sequence[int], widths: Sequence[int], empty: set[int], width: int
 ) -> list[int]:
     """Return the columns to keep. Optional columns are dropped as needed: empty ones first, then by ``goes``."""
@@ -135,7 +135,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[in
     return widths
 
 
-def _broken(text: str, width: int, one_line: bool) -> list[str]:
+def _folded(text: str, width: int, one_line: bool) -> list[str]:
     """Return the lines of a cell; one if ``one_line``, otherwise at most ``_LINES_MOST``."""
     if one_line:
         return [cut_off(text, width)]

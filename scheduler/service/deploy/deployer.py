@@ -328,7 +328,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
         return deployment
     try:
         if unwanted:
-            return _take_back(deployer, deployment)
+            return _roll_back(deployer, deployment)
         done, digest = _bring(deployer, deployment)
     except (base.TargetBusy, base.TargetUnreachable):
         raise
@@ -340,7 +340,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
     return _record(deployer, deployment, done, digest)
 
 
-def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
+def _roll_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
     """Roll back a deployment that may have started; nothing happens if the version never arrived."""
     target = deployer.targets[unwanted.target].open()
     tell("rolls back what was begun")

@@ -97,12 +97,12 @@ def _findings(
     for component in manifest.components:
         key = blob_key(manifest.job, component.sha256)
         if (manifest.job, component.sha256) not in digests:
-            digests[manifest.job, component.sha256] = _wrong(artifacts, key, component.sha256, folder / "component")
+            digests[manifest.job, component.sha256] = _bad_blob(artifacts, key, component.sha256, folder / "component")
         if wrong := digests[manifest.job, component.sha256]:
             yield f"{component.name} {wrong}"
 
 
-def _wrong(artifacts: BlobStore, key: str, sha256: str, place: Path) -> str:
+def _bad_blob(artifacts: BlobStore, key: str, sha256: str, place: Path) -> str:
     try:
         artifacts.fetch(key, place)
         actual = sha256_file(place)

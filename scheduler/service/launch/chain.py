@@ -60,7 +60,7 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     with ports.database.read() as tx:
         sessions, orders, slots = dict[str, Run](), list[tuple[str, Lane]](), list[Slot]()
         for run in runs.live(tx):
-            look = partial(_look, ports, tx, run, unopened, now, news=news)
+            look = partial(_lanes_and_slots, ports, tx, run, unopened, now, news=news)
             if (looked := apart(ports, "chain.failed", look, None, run=run.key)) is not None:
                 sessions[run.key] = run
                 orders += [(run.key, lane) for lane in looked[0]]
@@ -97,7 +97,7 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     return bool(chained or closed)
 
 
-def _look(
+def _lanes_and_slots(
     ports: Ports, tx: Connection, run: Run, unopened: Collection[str], now: int, *, news: bool
 ) -> tuple[list[Lane], list[Slot]] | None:
     """Return the lanes of a session whose orders may be missing, and its slots; None if it takes no orders now."""

@@ -106,13 +106,13 @@ class Calls:
             self._calls |= {(kind, name): call for name, call in begun.items()}
         self._wait(list(begun.values()))
         with self._lock:
-            over = self._over(kind, work)
+            over = self._pop_finished(kind, work)
         for call in over.values():
             if call.error is not None:
                 raise call.error
         return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
 
-    def _over(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
+    def _pop_finished(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
         """Remove and return finished work that was requested or failed; drop answers that wait for long."""
         over = {}
         for key, call in list(self._calls.items()):

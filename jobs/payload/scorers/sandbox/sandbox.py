@@ -287,7 +287,7 @@ _COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count
 def memory_bytes(root: int) -> int:
     """Return the bytes of memory of a process and its descendants; those that end during the count are not counted."""
     inside = _inside(root)
-    return sum(_held_by(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
+    return sum(_memory_of(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
 
 
 def files_of(root: int, folder: str) -> int:
@@ -325,7 +325,7 @@ def _family(root: int) -> list[int]:
     return family
 
 
-def _held_by(pid: int) -> int:
+def _memory_of(pid: int) -> int:
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -400,7 +400,7 @@ def open_sandbox(limits: confine.SandboxLimits | None = None) -> Sandbox:
     check_tools()
     confinement = confine.confine(limits)
     try:
-        held = _held(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
+        held = _probed(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
     except BaseException:
         confinement.leave()
         raise
@@ -414,7 +414,7 @@ def check_sandbox() -> str:
     return sandbox.text
 
 
-def _held(sandbox: Sandbox) -> Sandbox:
+def _probed(sandbox: Sandbox) -> Sandbox:
     """Return the sandbox with the first interpreter that runs inside and passes. Raises SandboxMissing."""
     output = b""
     for has_proc, python in product((True, False), interpreters()):

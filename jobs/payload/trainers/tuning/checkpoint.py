@@ -173,7 +173,7 @@ def read_step(folder: Path) -> int:
 
 def read_state(folder: Path) -> Any:
     """Return the state of the loop (state.json). Raises TrainingRefused if it is missing."""
-    return json.loads(_there(folder, STATE).read_bytes())
+    return json.loads(_require_file(folder, STATE).read_bytes())
 
 
 class Weights:
@@ -195,7 +195,7 @@ class Weights:
 
 def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
     """Return the optimiser state on the CPU, memory-mapped if ``mapped``. Raises TrainingRefused if missing."""
-    return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
+    return torch.load(_require_file(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def write(
@@ -214,7 +214,7 @@ def write(
     (folder / FINGERPRINT).write_text(json.dumps(fingerprint, indent=1))
 
 
-def _there(folder: Path, name: str) -> Path:
+def _require_file(folder: Path, name: str) -> Path:
     if not (folder / name).is_file():
         raise TrainingRefused(f"the checkpoint in {folder} has no {name}: what decides the next step is lost with it")
     return folder / name

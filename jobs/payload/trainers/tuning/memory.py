@@ -106,7 +106,7 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
             setattr(options, name, before["job"][name])
     places = (_of_checkpoint(before, facts), _of_checkpoint(parent, facts), _of_machine(options.cache, facts))
     if (path := next(filter(None, places), None)) is not None:
-        _take(options, path)
+        _adopt_options(options, path)
     if options.optimizer == "adamw8bit":
         for name in _LEFT_OUT:
             if sys.modules.get(name, sys) is None:
@@ -141,7 +141,7 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         print(f"finetune: how steps fit cannot be saved for the next job: {error}", file=sys.stderr)
 
 
-def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
+def _adopt_options(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
     options.rows_at_once = min(values["rows at once"], options.rows_at_once or options.batch)
     both = (options.gradient_checkpointing, values["gradient checkpointing"])
     options.gradient_checkpointing = max(both, key=LEVELS.index)

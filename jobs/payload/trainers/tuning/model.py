@@ -336,7 +336,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, adapter: Path | None, 
     if adapter is not None:
         config = LoraConfig.from_pretrained(adapter)
         config.inference_mode = False
-        if _asked_before(adapter, resumed=resumed).get("dropout") != options.dropout:
+        if _old_options(adapter, resumed=resumed).get("dropout") != options.dropout:
             config.lora_dropout = options.dropout
         return PeftModel.from_pretrained(base, adapter, is_trainable=True, config=config)
     # The vision tower stays frozen, without an adapter.
@@ -382,7 +382,7 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
         raise TrainingRefused(f"the parent's checkpoint is {kind}. Train this job {remedy} as well")
 
 
-def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
+def _old_options(adapter: Path, *, resumed: bool) -> dict[str, Any]:
     """Return the options with which a resumed checkpoint was made; {} without a fingerprint or if not resumed."""
     fingerprint = read_fingerprint(adapter) if resumed else None
     return dict(fingerprint["job"]) if fingerprint else {}
@@ -390,7 +390,7 @@ def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
 
 def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
     """Raise TrainingRefused if rank or alpha of an adapter differ from the options; peft would keep its own."""
-    config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _asked_before(adapter, resumed=resumed)
+    config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _old_options(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
         if config[name] != (wanted := getattr(options, option)) and before.get(option) != wanted:
             raise TrainingRefused(

@@ -280,7 +280,7 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     parts = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
     parts += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
-    bare = _bare(before[-_PROMPT_TAIL:] + learned)
+    bare = _compact(before[-_PROMPT_TAIL:] + learned)
     for name, text in parts:
         if isinstance(text, str) and not _holds(bare, text):
             raise LostPart(f"the chat template leaves out what the assistant said ({name}): {_WRITE}")
@@ -288,7 +288,7 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
 
 def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict[str, Any]) -> None:
     """Raise LostPart unless a rendered conversation has the messages of all other roles, and the tools."""
-    bare = _bare(written)
+    bare = _compact(written)
     for message in messages:
         content, role = message.get("content"), message["role"]
         if isinstance(content, str) and role != ASSISTANT and not _holds(bare, content):
@@ -300,10 +300,10 @@ def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict
 
 def _holds(bare: str, rendering: str) -> bool:
     """Return whether a text without white space contains another, as it is or JSON-encoded."""
-    return _bare(rendering) in bare or _bare(json.dumps(rendering, ensure_ascii=False)[1:-1]) in bare
+    return _compact(rendering) in bare or _compact(json.dumps(rendering, ensure_ascii=False)[1:-1]) in bare
 
 
-def _bare(text: str) -> str:
+def _compact(text: str) -> str:
     return "".join(text.split())
 
 

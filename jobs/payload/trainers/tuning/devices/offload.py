@@ -13,7 +13,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
 
     def __init__(self, width: int) -> None:
         """``width`` is the hidden size: CUDA tensors of shape (rows, tokens, width) are offloaded, all others stay."""
-        super().__init__(self._put_away, self._bring_back)
+        super().__init__(self._offload, self._bring_back)
         self._width = width
         self._copying = torch.cuda.Stream()
         self._away: list[torch.Tensor] = []
@@ -26,7 +26,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         self._away, self._back = [], {}
         super().__enter__()
 
-    def _put_away(self, tensor: torch.Tensor) -> torch.Tensor | int:
+    def _offload(self, tensor: torch.Tensor) -> torch.Tensor | int:
         if not tensor.is_cuda or tensor.dim() != 3 or tensor.shape[-1] != self._width:
             return tensor
         self._wait_for_copies(_COPYING_MAX - 1)
@@ -40,11 +40,11 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
             return kept
         self._wait_for_copies(0)
         if kept not in self._back:
-            self._back[kept] = self._coming(kept)
+            self._back[kept] = self._start_fetch(kept)
         tensor, there = self._back.pop(kept)
         torch.cuda.current_stream().wait_event(there)
         if kept and kept - 1 not in self._back:
-            self._back[kept - 1] = self._coming(kept - 1)
+            self._back[kept - 1] = self._start_fetch(kept - 1)
         return tensor
 
     def _wait_for_copies(self, at_most: int) -> None:
@@ -52,7 +52,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         while len(self._leaving) > at_most:
             torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
 
-    def _coming(self, number: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def _start_fetch(self, number: int) -> tuple[torch.Tensor, torch.cuda.Event]:
         tensor = torch.empty_like(self._away[number], device="cuda")
         return tensor, self._copied(tensor, self._away[number])
 
