@@ -46,6 +46,12 @@ SOUND = EndingFacts(
         (SOUND._replace(stop=DEADLINE, exit_code=-15), "failed", "code", "SIGTERM"),
         (SOUND._replace(stop=DEADLINE, stored_step=None), "failed", "code", "without having saved"),
         (SOUND, "failed", "code", "ended too early, at step 50 (stored: 50, target: 100)"),
+        (
+            SOUND._replace(reported_step=None, stored_step=None),
+            "failed",
+            "code",
+            "ended too early, before it reported a step (stored: none, target: 100)",
+        ),
         (SOUND._replace(exit_code=None, began=False, reported_step=None), "yielded", None, "before training began"),
         (SOUND._replace(exit_code=3), "failed", "code", "exit status 3"),
         (SOUND._replace(stop=STALLED), "failed", "stalled", "no new step in 30 min"),

@@ -82,7 +82,9 @@ def judge(facts: EndingFacts) -> Ending:
     if facts.exit_code is None and not facts.stop:
         # No stop request and no end of a command: the preparation took all the time.
         return Ending("yielded", "deadline, before training began", None, facts.errors)
-    steps = f"at step {facts.reported_step} (stored: {facts.stored_step}, target: {facts.target_step})"
+    at = "before it reported a step" if facts.reported_step is None else f"at step {facts.reported_step}"
+    stored = "none" if facts.stored_step is None else facts.stored_step
+    steps = f"{at} (stored: {stored}, target: {facts.target_step})"
     why = f"the command ended {steps} without having saved" if facts.stop else f"the command ended too early, {steps}"
     return Ending("failed", why, "code", facts.trouble or facts.errors)
 

@@ -44,8 +44,8 @@ _SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
 _REQUIREMENTS = "requirements.txt"
 _HERE = "command line"
 _HOW_FAR = (
-    "Give --target-step N to a script that saves and resumes (docs/your-own-training.md), or to any other the longest "
-    "that it may take: --max-time 3h"
+    "Add --max-time 3h, the longest that the script may take, or --target-step N if it saves and resumes "
+    "(docs/your-own-training.md)"
 )
 _LOOK_AGAIN_SECONDS = 1.0
 _PROBE_SECONDS = 30
@@ -142,7 +142,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     with (folder / word).open("rb") as stream:
         speaks = _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
     if "whole" in table and speaks:
-        cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
+        cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would resume")
     show_rungs(cli, specs[0])
     warn_of_certificate(cli, specs[0], folder / word, folder)
     if dry_run:

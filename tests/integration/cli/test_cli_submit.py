@@ -180,7 +180,7 @@ def test_a_sweep_is_a_family_with_one_code(
     [
         (("gone.py", "--target-step", "3"), "there is no such file"),
         (("train.exe", "--target-step", "3"), "neither Python nor a shell script"),
-        (("train.py",), "neither --target-step nor --max-time was given"),
+        (("train.py",), "neither --target-step nor --max-time was given. Add --max-time 3h"),
         (("train.py", "--whole", "3h", "--target-step", "3"), "a job that is run whole has one step"),
         (("train.py", "--whole", "soon"), "whole"),
         (("train.py", "--target-step", "0"), "target_step = 0: this number is out of range"),
@@ -232,7 +232,10 @@ def test_a_script_that_knows_nothing_of_checkpoints_is_told_that_it_cannot_be_re
     assert too_long.code == 0
     assert "can never start here: needs one session of 13." in too_long.err
     resumable = schedctl("submit", "train.py", "--whole", "3h", "--dry-run")
-    assert "train.py can save and resume, it seems" in resumable.err
+    assert (
+        "train.py can save and resume, it seems. With --target-step instead of --max-time it would resume"
+        in resumable.err
+    )
 
 
 def test_what_it_reads_is_taken_with_it(
