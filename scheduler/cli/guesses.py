@@ -51,17 +51,17 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
     ``config`` is the path of the settings file. Raises UsageFault with the command to type if it is not confirmed, has
     alternatives or placeholders left, or stops work.
     """
+    from shlex import join, quote
+
     guess = _longest(args)
     if guess is None:
         return None
-    commands, typed_words, rest = guess
-    wrong = f'There is no command "{" ".join(typed_words)}"'
+    commands, words, rest = guess
+    wrong = f'There is no command "{" ".join(words)}"'
     if commands.startswith("!"):
         why, remedy = commands[1:].split(" | ")
         job = next((word for word in rest if not word.startswith("-")), "JOB")
-        raise UsageFault(wrong, why, remedy.format(config=config).replace("JOB", job))
-    from shlex import join
-
+        raise UsageFault(wrong, why, remedy.format(config=config).replace("JOB", quote(job)))
     choices = commands.split(" | ")
     # Among several alternatives, one that needs no name applies to everything.
     typed = [_filled(one, rest if "JOB" in one or "@N" in one or not choices[1:] else ()) for one in choices]
@@ -75,19 +75,24 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
 def _longest(args: Sequence[str]) -> tuple[str, list[str], list[str]] | None:
     """Return the entry of :func:`meanings` for the longest guess that ``args`` begin with, its words, and the rest."""
     command_of = {guess: command for command, guesses in meanings().items() for guess in guesses.split(", ")}
-    for length in (3, 2, 1):
+    for length in range(min(3, len(args)), 0, -1):
         typed, rest = list(args[:length]), list(args[length:])
-        words = ["queue" if typed[:1] == ["jobs"] else typed[0], *typed[1:]] if len(typed) == length else []
-        if (guess := " ".join(words)) in command_of:
-            return command_of[guess], typed, rest
-        if words and not words[-1].startswith("-") and (guess := " ".join([*words[:-1], "JOB"])) in command_of:
-            return command_of[guess], typed, [typed[-1], *rest]
+        *first, last = ["queue" if args[0] == "jobs" else args[0], *typed[1:]]
+        if command := command_of.get(" ".join([*first, last])):
+            return command, typed, rest
+        if not last.startswith("-") and (command := command_of.get(" ".join([*first, "JOB"]))):
+            return command, typed, [typed[-1], *rest]
     return None
 
 
 def _filled(command: str, rest: Sequence[str]) -> list[str]:
     """Return the words of a command with its placeholders replaced by ``rest``, as far as there are values."""
     words, arguments = command.split(), list(rest)
+    if words[-1] == "JOB" and arguments and arguments[0].startswith("-"):
+        if arguments[0] == "--all":
+            words.pop()
+        elif not arguments[-1].startswith("-"):
+            arguments.insert(0, arguments.pop())  # the name is last: tail -n 5 JOB
     for at, word in enumerate(words):
         if word.isupper() and arguments and not arguments[0].startswith("-"):
             words[at] = arguments.pop(0)

@@ -138,8 +138,8 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with. The error for an unknown command suggests similar names.
 
-        A command that asks for a confirmation (--yes) is suggested only if the first character is the same: "start"
-        does not suggest "restart".
+        Without any, `queue ufm` suggests `queue show ufm`. A command that asks for a confirmation (--yes) is suggested
+        only if the first character is the same: "start" does not suggest "restart".
         """
         if args[0] == "ls" and "list" in self.commands:
             args = ["list", *args[1:]]
@@ -154,8 +154,9 @@ class CommandGroup(TyperGroup):
             near = {name: whole(self.commands[name]) for name in get_close_matches(args[0], self.commands)}
             asking = [n for n, one in near.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
             close = [name for name in near if name not in asking or name[0] == args[0][0]]
-            if close and hasattr(error, "message"):
-                error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, close))}?"
+            shows = [f"{ctx.command_path} {verb} {args[0]}" for verb in ("explain", "show") if verb in self.commands]
+            if (likely := [repr(name) for name in close] or shows[:1]) and hasattr(error, "message"):
+                error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(likely)}?"
             raise
         return name, whole(one), rest
 

@@ -129,6 +129,16 @@ SAYS = [
     ("estimate train.py", "schedctl submit train.py --dry-run"),
     ("forecast ufm", "schedctl queue forecast ufm"),
     ("completion bash", "schedctl --install-completion"),
+    ("tail -n 5 ufm", "schedctl logs ufm -n 5"),
+    ("release --all", "schedctl queue release --all"),
+    ("resume --all", "schedctl queue release --all, or: schedctl resume"),
+    ("scancel --all", "schedctl cancel --all"),
+    ("get models", "schedctl models list"),
+    ("describe run uff-uff-main-0001", "schedctl runs show uff-uff-main-0001"),
+    ("job rm ufm", "schedctl queue remove ufm"),
+    ("jobs ufm", "Did you mean schedctl queue show ufm?"),
+    ("models ulm", "Did you mean schedctl models show ulm?"),
+    ("plan urm", "Did you mean schedctl plan explain urm?"),
     ("logout", "schedctl doctor"),
     ("sweep train.py", "--sweep KEY=VALUES"),
     ("stop ufm", "schedctl queue hold ufm, or: schedctl cancel ufm, or: schedctl pause"),
@@ -218,6 +228,8 @@ def test_every_guess_means_a_command_that_there_is_and_is_none_itself() -> None:
         assert set(guesses.split(", ")) & known == set()
     every = [guess for guesses in meanings().values() for guess in guesses.split(", ")]
     assert len(every) == len(set(every))
+    groups = {name.split()[0] for name in known if " " in name}
+    assert {guess.removesuffix(" JOB") for guess in every if guess.endswith(" JOB")} & groups == set()
 
 
 class _Terminal(io.StringIO):
