@@ -4,12 +4,10 @@ Standard output carries only frames; output of libraries goes to standard error.
 only ends the answers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
@@ -54,8 +52,8 @@ class Port:
     """One connection with a program."""
 
     surface: Surface
-    reader: FrameReader
-    writer: Writer
+    reader: "FrameReader"
+    writer: "Writer"
     _slow: Queue[tuple[Tag, Verb, dict[str, Any]] | None] = field(default_factory=Queue)  # None ends a worker
 
     def __post_init__(self) -> None:
@@ -216,7 +214,7 @@ class Subscriptions:
 
     surface: Surface
     send: Callable[[dict[str, Any]], None]
-    _numbers: count[int] = field(default_factory=lambda: count(1))
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _all: dict[int, _Subscription] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     _news: Flag = field(default_factory=Flag)

@@ -91,7 +91,7 @@ def test_plain_tables_are_aligned_also_for_wide_characters(capsys: pytest.Captur
 
 
 def test_facts_leave_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(as_json=False, colour=False).facts([("job", "ufm"), ("deadline", ""), ("weight", "1")])
+    Output(as_json=False, colour=False).facts(("job", "ufm"), ("deadline", ""), ("weight", "1"))
     assert capsys.readouterr().out == "job     ufm\nweight  1\n"
 
 

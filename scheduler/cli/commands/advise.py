@@ -359,7 +359,7 @@ def _show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -
         out.line(f"Nearest that fits: {advice.nearest}" if advice.nearest else "Nothing near it fits.")
         return
     out.line(f"{advice.shape.name} ({advice.shape.parameters / 1e9:.2f} B) on {machine}: {one.setup.text}")
-    out.facts(_facts(advice, one, within))
+    out.facts(*_facts(advice, one, within))
     out.line()
     out.table(_TABLE, [_row(rung, advice.wishes) for rung in advice.rungs])
     for warning in advice.card.warnings:

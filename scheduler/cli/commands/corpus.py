@@ -89,15 +89,13 @@ def show_corpus(
     cli.out.data({"corpus": corpus_json(manifest), "versions": versions, "sources": sources, "as_set": as_set})
     out, event = cli.out, built.get(manifest.version)
     cli.out.facts(
-        [
-            ("version", manifest.version + (", the current one" if manifest.version == current.version else "")),
-            ("built", f"{out.instant(event.at)} by {event.by}" if event else ""),
-            ("texts", f"{_amount(manifest)}, {counted(manifest.duplicates, 'copy', 'copies')} left out"),
-            ("clusters", f"{manifest.clusters:,}"),
-            ("held out", _held_out(manifest)),
-            ("jobs", ", ".join(users.get(manifest.version, []))),
-            ("folder", str(manifest.folder)),
-        ]
+        ("version", manifest.version + (", the current one" if manifest.version == current.version else "")),
+        ("built", f"{out.instant(event.at)} by {event.by}" if event else ""),
+        ("texts", f"{_amount(manifest)}, {counted(manifest.duplicates, 'copy', 'copies')} left out"),
+        ("clusters", f"{manifest.clusters:,}"),
+        ("held out", _held_out(manifest)),
+        ("jobs", ", ".join(users.get(manifest.version, []))),
+        ("folder", str(manifest.folder)),
     )
     _tables(cli, manifest)
     others = [one for one in data.folder.versions() if one != manifest.version]
@@ -180,16 +178,14 @@ def show_difference(
     changes = difference(folder.open(before), folder.open(after))
     cli.out.data({"difference": asdict(changes)})
     cli.out.facts(
-        [
-            ("from", changes.old),
-            ("to", changes.new),
-            ("texts in both", f"{changes.same:,}"),
-            ("added", _by_source(changes.added)),
-            ("removed", _by_source(changes.removed)),
-            ("held out now", f"{changes.now_held_out:,} that were trained on" if changes.now_held_out else ""),
-            ("trained on now", f"{changes.now_trained:,} that were held out" if changes.now_trained else ""),
-            ("tagged otherwise", f"{changes.retagged:,}" if changes.retagged else ""),
-        ]
+        ("from", changes.old),
+        ("to", changes.new),
+        ("texts in both", f"{changes.same:,}"),
+        ("added", _by_source(changes.added)),
+        ("removed", _by_source(changes.removed)),
+        ("held out now", f"{changes.now_held_out:,} that were trained on" if changes.now_held_out else ""),
+        ("trained on now", f"{changes.now_trained:,} that were held out" if changes.now_trained else ""),
+        ("tagged otherwise", f"{changes.retagged:,}" if changes.retagged else ""),
     )
     rows = [
         (name, *("" if value is None else json.dumps(value) for value in pair))

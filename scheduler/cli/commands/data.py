@@ -68,14 +68,12 @@ def _show(cli: Cli, report: dict[str, Any], length: int | None) -> None:
     if longer and unit == "characters":
         longer += ", at 4 characters a token"
     cli.out.facts(
-        [
-            ("files", str(len(report["files"]))),
-            ("records", ", ".join(f"{count:,} of {form}" for form, count in forms.items())),
-            ("left out", f"{left_out:,} of {counted(total, 'record')} ({100 * left_out / max(1, total):.3g} %)"),
-            (unit, "median {median:,}, 90 % up to {p90:,}, largest {largest:,}".format(**sizes) if sizes else ""),
-            ("cut", longer),
-            ("exact copies", f"{report['copies']:,}"),
-        ]
+        ("files", str(len(report["files"]))),
+        ("records", ", ".join(f"{count:,} of {form}" for form, count in forms.items())),
+        ("left out", f"{left_out:,} of {counted(total, 'record')} ({100 * left_out / max(1, total):.3g} %)"),
+        (unit, "median {median:,}, 90 % up to {p90:,}, largest {largest:,}".format(**sizes) if sizes else ""),
+        ("cut", longer),
+        ("exact copies", f"{report['copies']:,}"),
     )
     for one in report["left_out"]:
         cli.out.line(f"{one['records']:,} left out: {one['why']} (first: {', '.join(one['places'])})")

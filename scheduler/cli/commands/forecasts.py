@@ -39,16 +39,14 @@ def forecast(
     reached = f"probably at step {one.goal_step:,} {_by(out, one.goal_at)}" if one.goal_step else "not in sight"
     bought = one.bought
     out.facts(
-        [
-            (one.metric, f"{newest}; {'lower' if one.aim == 'low' else 'higher'} is better"),
-            (f"at step {one.target_step:,}", f"{words(one.target)} {_by(out, one.done_at)}" if one.target else far),
-            ("goal", f"{goal}: {reached}" if goal else ""),
-            ("reached by then", _percent(one.chance)),
-            (
-                f"{hours:g} h more",
-                f"{bought.steps:,} steps: {words(bought.band)}, {_gain(one)}" if bought else "unknown",
-            ),
-        ]
+        (one.metric, f"{newest}; {'lower' if one.aim == 'low' else 'higher'} is better"),
+        (f"at step {one.target_step:,}", f"{words(one.target)} {_by(out, one.done_at)}" if one.target else far),
+        ("goal", f"{goal}: {reached}" if goal else ""),
+        ("reached by then", _percent(one.chance)),
+        (
+            f"{hours:g} h more",
+            f"{bought.steps:,} steps: {words(bought.band)}, {_gain(one)}" if bought else "unknown",
+        ),
     )
     out.line()
     for line in picture(one, max(20, min(_COLUMNS_MAX, out.columns - 12))):

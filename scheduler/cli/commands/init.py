@@ -46,15 +46,13 @@ def init(
     cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(machine)})
     gpus = (f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(machine.gpus).items())
     cli.out.facts(
-        [
-            ("GPUs", ", ".join(gpus) or "none"),
-            ("Kaggle", machine.kaggle or "no credentials"),
-            ("AWS", machine.aws or "no credentials"),
-            ("Slurm", "; ".join(map(str, machine.slurm)) or "no cluster answers"),
-            ("zone", machine.zone),
-            ("settings", f"{file}{'' if written else ', which was there'}"),
-            ("database", cli.paths.database_url.removeprefix("sqlite:///") if before is None else "was there"),
-        ]
+        ("GPUs", ", ".join(gpus) or "none"),
+        ("Kaggle", machine.kaggle or "no credentials"),
+        ("AWS", machine.aws or "no credentials"),
+        ("Slurm", "; ".join(map(str, machine.slurm)) or "no cluster answers"),
+        ("zone", machine.zone),
+        ("settings", f"{file}{'' if written else ', which was there'}"),
+        ("database", cli.paths.database_url.removeprefix("sqlite:///") if before is None else "was there"),
     )
     cli.out.say("Train a script of yours: schedctl submit --help. Then let it run: schedctl daemon")
 

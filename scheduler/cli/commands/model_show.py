@@ -71,7 +71,7 @@ def show_version(cli: Cli, version: NamedVersion) -> None:
         facts = models.facts(tx, meant(tx, version))
         family = models.models(tx)
     cli.out.data({"version": facts.document()})
-    cli.out.facts(_facts(facts))
+    cli.out.facts(*_facts(facts))
     for verdict in facts.verdicts:
         _show_verdict(cli, verdict)
     for one in facts.overrules:

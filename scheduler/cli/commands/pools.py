@@ -28,17 +28,8 @@ def list_(cli: Cli) -> None:
     cli.out.data({"pools": [_json(*pool) for pool in rows]})
     cli.out.table(
         (
-            *(
-                "pool",
-                "state",
-                "---platform",
-                "--~accelerator",
-                "--->devices",
-                "---->memory",
-                "---usage",
-                ">sessions",
-            ),
-            *("-->cap", "-~hours", "----~source", "~why"),
+            *("pool", "state", "---platform", "--~accelerator", "--->devices", "---->memory", "---usage"),
+            *(">sessions", "-->cap", "-~hours", "----~source", "~why"),
         ),
         [_row(cli, *pool) for pool in rows],
     )

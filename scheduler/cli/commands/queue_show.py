@@ -55,15 +55,13 @@ def show_job(cli: Cli, job: Job) -> None:
     document["runs"] = [run_json(run) for run in sessions]
     cli.out.data({"job": document})
     cli.out.facts(
-        [
-            *_facts(cli, record, going, waits, lineage),
-            ("stops early", stop_line(record.spec.stop, gained) if record.spec.stop else ""),
-            ("halving", halving_line(record)),
-            ("budget", budget_line(record, left)),
-            ("share", share.words() if share else ""),
-            ("learned", facts_told(learned) if learned else ""),
-            *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
-        ]
+        *_facts(cli, record, going, waits, lineage),
+        ("stops early", stop_line(record.spec.stop, gained) if record.spec.stop else ""),
+        ("halving", halving_line(record)),
+        ("budget", budget_line(record, left)),
+        ("share", share.words() if share else ""),
+        ("learned", facts_told(learned) if learned else ""),
+        *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
     )
     cli.out.listing(
         speeds,

@@ -127,7 +127,7 @@ class Output:
 
         return shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
 
-    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def facts(self, *pairs: tuple[str, str]) -> None:
         """Write names and values, one pair a line; empty values are left out."""
         if self.as_json:
             return

@@ -3,8 +3,6 @@
 They are the duals of the linear programme. Without a solver they come from filling the quotas with the densest work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from scheduler.planner.lp.grid import Grid
@@ -17,6 +15,7 @@ from scheduler.planner.model.session_yield import TOLERANCE
 
 # The cache of admission rules is cleared when it holds this many.
 ADMITTED_MAX = 100
+Phased = dict[tuple[int, int, int], float]
 
 
 class Prices:
@@ -56,7 +55,7 @@ class Prices:
             start, span = until, span + 1
         return total
 
-    def admits(self, factors: Sequence[float], patience: float) -> PriceAdmission:
+    def admits(self, factors: Sequence[float], patience: float) -> "PriceAdmission":
         """Return the rule: a session must be worth its price, scaled by one factor per pool class.
 
         The value of the same steps elsewhere or later, times ``patience``, is subtracted from the session's value.
@@ -208,8 +207,6 @@ def market_seconds(grid: Grid, market: int) -> float:
 # the densest job goes first, and may use the only pool on which another job is fast.
 # A targeted job precedes every other job of less than this many times its density.
 BOOST = 16.0
-
-Phased = dict[tuple[int, int, int], float]
 
 
 def targets(case: Case, grid: Grid, programme: Programme, solution: Solution) -> Phased:
