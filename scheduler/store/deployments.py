@@ -78,12 +78,7 @@ def of_model(tx: Connection, model: str) -> list[Deployment]:
 
 
 def move(
-    tx: Connection,
-    deployment: Deployment,
-    state: DeploymentState,
-    now: int,
-    why: str,
-    evidence: Mapping[str, Any] = _NOTHING,
+    tx: Connection, row: Deployment, state: DeploymentState, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
 ) -> Deployment:
     """Store the next state of a deployment, and its end unless it serves; event. Raises Stale."""
     serves = state == "serving"
@@ -91,15 +86,15 @@ def move(
         "state": state,
         "why": why,
         "evidence": codec.dump(dict(evidence)),
-        "served_at": now if serves else deployment.served_at,
+        "served_at": now if serves else row.served_at,
         "ended_at": None if serves else now,
     }
-    still = update(deployments).where(deployments.c.id == deployment.id, deployments.c.state == deployment.state)
+    still = update(deployments).where(deployments.c.id == row.id, deployments.c.state == row.state)
     if not tx.execute(still.values(values)).rowcount:
-        actual = get(tx, deployment.id).state
-        raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, actual)
-    events.append(tx, f"deployment.{state}", deployment.version, now, target=deployment.target, why=why)
-    return get(tx, deployment.id)
+        actual = get(tx, row.id).state
+        raise Stale(f"deployment {row.id} of {row.version}", row.state, actual)
+    events.append(tx, f"deployment.{state}", row.version, now, target=row.target, why=why)
+    return get(tx, row.id)
 
 
 def resumed(tx: Connection) -> Mapping[str, int]:

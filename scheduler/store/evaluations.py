@@ -127,18 +127,13 @@ def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
 
 
 def say(
-    tx: Connection,
-    evaluation: EvaluationJob,
-    gates_digest: str,
-    verdict: VerdictWord,
-    evidence: Mapping[str, Any],
-    now: int,
+    tx: Connection, evaluation: EvaluationJob, gates: str, verdict: VerdictWord, evidence: Mapping[str, Any], now: int
 ) -> None:
-    """Store a verdict; event ``version.judged``. The database refuses a second one by the same gates on one set."""
+    """Store a verdict by the digest of its gates; event ``version.judged``. A second one on one set is refused."""
     of, test_set = (evaluation.model, evaluation.number, evaluation.id), evaluation.set_digest
-    verdict_row = StoredVerdict(0, *of, gates_digest, test_set, verdict, evidence, now)
+    verdict_row = StoredVerdict(0, *of, gates, test_set, verdict, evidence, now)
     tx.execute(insert(verdicts), codec.row_of(verdict_row, "id", evidence=codec.dump(evidence)))
-    events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates_digest)
+    events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates)
 
 
 def verdicts_of(tx: Connection, version: Version) -> list[StoredVerdict]:

@@ -41,6 +41,7 @@ _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), le
 # A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
 _SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (ledger.c.ends_at > bindparam("since"))))
 _NEVER = 1 << 62
+Correction = tuple[int, int, bool]  # start, end, and whether the time is credited
 # Charges older than every known window (a month of 31 days, and one day of tolerance) cannot affect a decision.
 LOOK_BACK_SECONDS = 33 * DAY
 
@@ -61,15 +62,9 @@ def hold(tx: Connection, run: Run, now: int, price: int, evidence: str, start: i
 
 
 def adjust(
-    tx: Connection,
-    pool: str,
-    run: str | None,
-    intervals: Iterable[tuple[int, int, bool]],
-    now: int,
-    price: int,
-    evidence: str,
+    tx: Connection, pool: str, run: str | None, intervals: Iterable[Correction], now: int, price: int, evidence: str
 ) -> None:
-    """Append corrections of a charge: each has start, end, and whether the time is credited."""
+    """Append corrections of a charge."""
     for start, end, credit in intervals:
         append(tx, [LedgerEntry(EntryKind.ADJUST, pool, run, start, end, now, credit, price, evidence)])
 

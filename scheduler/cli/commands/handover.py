@@ -56,9 +56,7 @@ def list_(cli: Cli) -> None:
 
 @command("schedctl handover claim uff-ufm-0007", "schedctl handover claim uff-ufm-0007 --out ~/studio-lab")
 def claim(
-    cli: Cli,
-    key: Key,
-    out: Annotated[Path, option("--out", "Folder for the files to upload.", file_okay=False)] = Path(),
+    cli: Cli, key: Key, out: Annotated[Path, option("--out", "Folder of files to upload.", file_okay=False)] = Path()
 ) -> None:
     """Claim an offered session: write its notebook. Its quota counts from now on."""
     from scheduler.store import events
@@ -76,12 +74,10 @@ def claim(
 
 @command("schedctl handover submit uff-ufm-0007 uff-ufm-0007-result.zip")
 def submit(
-    cli: Cli,
-    key: Key,
-    result: Annotated[Path, argument("FILE", "What the notebook left.", exists=True, dir_okay=False)],
+    cli: Cli, key: Key, file: Annotated[Path, argument("FILE", "What the notebook left.", exists=True, dir_okay=False)]
 ) -> None:
     """Submit a session's result."""
-    end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
+    end = _desk_of(cli, key).give(key, file, cli.app.artifacts, cli.now)
     cli.out.data({"key": key, "started": end.started, "ended": end.ended})
     cli.out.line(f"{key} was submitted: {(end.ended - end.started) / 3600:.1f} h count.")
     cli.wake_daemon()

@@ -310,7 +310,7 @@ def _start_test(cli: Cli, name: str) -> None:
     if there:
         why = f"{there[0]} is in the queue"
         raise Refusal(f"{name} was queued already", why, f"See: schedctl models ab {name}")
-    add_specs(cli, specs, f"ab {name}", kept=kept)  # the model's own code and test set, not what lies there by now
+    add_specs(cli, specs, f"ab {name}", old=kept)  # the model's own code and test set, not what lies there by now
 
 
 def _show_test(cli: Cli, name: str) -> None:

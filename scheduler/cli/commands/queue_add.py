@@ -89,18 +89,12 @@ def _models(cli: Cli) -> list[JobSpec]:
 
 
 def add_specs(
-    cli: Cli,
-    specs: Sequence[JobSpec],
-    where: str,
-    *,
-    go_on: bool = False,
-    kept: JobSpec | None = None,
-    expect: str = "",
+    cli: Cli, specs: Sequence[JobSpec], where: str, *, go_on: bool = False, old: JobSpec | None = None, expect: str = ""
 ) -> None:
     """Add all jobs or none, report it, and warn about jobs that no pool can run or finish in time.
 
     ``where`` is the place of the definitions for warnings; empty: the settings. Code and inputs are packed once per
-    source; ``kept`` is a job whose packed code and inputs the first one may reuse. ``expect`` is the start of a dry
+    source; ``old`` is a job whose packed code and inputs the first one may reuse. ``expect`` is the start of a dry
     run's fingerprint. Raises ProblemsFound, Refusal, CodeError, TreeError, StoreError.
     """
     specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
@@ -109,7 +103,7 @@ def add_specs(
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []
     for spec in specs:
-        ready.append(stored(cli.app, spec, keep_until, cli.out.say, ready[-1] if ready else kept))
+        ready.append(stored(cli.app, spec, keep_until, cli.out.say, ready[-1] if ready else old))
     if expect and not fingerprint(ready).startswith(expect):
         why = "the definition, the code, the packages or the inputs are not those of --expect"
         raise Refusal("nothing was added", why, "Look at them again with --dry-run")

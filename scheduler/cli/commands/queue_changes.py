@@ -172,7 +172,7 @@ def clone(
         names = {record.spec.name for record in jobs.everything(tx)}
     table = {**table_of(old), "name": free_name(job, names)}
     spec = job_from_table(changed_table(table, settings or []), f"queue clone {job}")
-    queue_add.add_specs(cli, [spec], f"queue clone {job}", kept=old)
+    queue_add.add_specs(cli, [spec], f"queue clone {job}", old=old)
 
 
 # Comparison of a checkpoint's recipe with the options of a new command.
