@@ -18,22 +18,6 @@ from typer.main import get_command
 from jobs.problem import Refusal
 from scheduler.cli.shell.context import Cli
 
-_JOB_FILE = ('name = "tiny"', 'command = ["{python}", "train.py"]', "target_step = 500", "steps_per_hour = 1000")
-
-_SCRIPT = (
-    "from trainer_kit import Training",
-    "training = Training()",
-    'step = int((training.resume_dir / "step").read_text()) if training.resume_dir else 0',
-    "def write(folder):",
-    '    (folder / "step").write_text(str(step))',
-    "while step < training.target_step and not training.should_stop:",
-    "    step += 1",
-    "    training.progress(step)",
-    "    if training.should_save:",
-    "        training.checkpoint(step, write, {})",
-    "training.checkpoint(step, write, {})",
-)
-
 _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
 """New names of renamed options, by old name; both work."""
 
@@ -175,7 +159,7 @@ class Several:
 
 @lru_cache(maxsize=1)
 def command_table() -> dict[str, Any]:
-    """Return ``commands.toml``: all commands, by the name of their group."""
+    """Return ``commands.toml``: all commands, by the name of their group, and the samples of files in their help."""
     return tomllib.loads(Path(__file__).parents[1].joinpath("commands.toml").read_text(encoding="utf-8"))
 
 
@@ -204,10 +188,12 @@ def command(
     :class:`Listing` for one table, :class:`Tables` for several.
     """
     lines = ["Example:" if len(examples) == 1 else "Examples:", *(f"  {e}" for e in examples)]
-    if job_file:
-        lines += [f"where {job_file} holds:", *(f"    {line}" for line in _JOB_FILE)]
-    if script:
-        lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
+    for file, sample in ((job_file, "job"), (script, "script")):
+        if file:
+            lines += [
+                f"where {file} holds:",
+                *(f"    {line}" for line in command_table()["samples"][sample].splitlines()),
+            ]
     # A line that holds only \b stops the parser from wrapping the lines that follow it in the help.
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     registered = app.command(cls=kind, epilog="\b\n" + "\n".join(lines))
