@@ -38,8 +38,7 @@ def load(
     try:
         return Settings.of(layers)
     except ValidationError as error:
-        problems = [one for details in error.errors() for one in _problems(details, layers)]
-        raise ConfigError(problems) from None
+        raise ConfigError([one for details in error.errors() for one in _problems(details, layers)]) from None
 
 
 def _problems(details: ErrorDetails, layers: Layers) -> Iterator[Problem]:

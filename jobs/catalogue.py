@@ -235,10 +235,6 @@ def _seeds(value: Any) -> tuple[int, ...]:
     return seeds
 
 
-def _zone(value: Any) -> str:
-    return zone(TEXT.read(value))
-
-
 def _day(value: Any) -> int:
     if value not in DAYS:
         raise Wrong("this must be a day of the week", did_you_mean(str(value), DAYS))
@@ -264,7 +260,7 @@ class AbTest:
     seeds: Annotated[tuple[int, ...], Rule(_seeds)]
     target_step: Annotated[int, STEPS]
     weekday: Annotated[int, Rule(_day), Key("on")]
-    zone: Annotated[str, Rule(_zone)] = "UTC"
+    zone: Annotated[str, Rule(lambda value: zone(TEXT.read(value)))] = "UTC"
 
     def job(self, model: str, arm: str, seed: int) -> str:
         """Return the job name of one run: ``ufm-lr-b2``."""

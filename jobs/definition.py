@@ -112,8 +112,7 @@ class Definition:
         table = {"role": "job", **table}
         if whole := "whole" in table:
             for key in sorted(_OF_STEPS & set(table)):
-                why = "a job that is run whole has one step, which is all of it"
-                self._wrong(key, table[key], why, "leave it out")
+                self._wrong(key, table[key], "a job that is run whole has one step, which is all of it", "leave it out")
             table |= dict.fromkeys(_OF_STEPS, 1)
         values = self._values(specs.JobSpec, table)
         if whole:  # its only step takes the given time, so that it gets no shorter session

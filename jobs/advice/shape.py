@@ -91,8 +91,7 @@ def find_cards(words: str) -> tuple[Card, int]:
     recognised_card = recognised(plain)
     if recognised_card is not None:
         return recognised_card
-    card_names = cards()
-    near = did_you_mean(_plain_name(_COUNT.sub(r"\g<name>", plain)), list(card_names))
+    near = did_you_mean(_plain_name(_COUNT.sub(r"\g<name>", plain)), list(cards()))
     raise NotFound(words, "no such card is known", near)
 
 

@@ -68,8 +68,7 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
     run = ScriptRun(script, devices=strike.devices[0])
     try:
         findings = _struck(run, strike, plan)
-        checkpoints = run.whole()
-        since, newest = max(checkpoints.items(), default=(None, None))
+        since, newest = max(run.whole().items(), default=(None, None))
         if run.damaged():
             findings.append(ResumeFinding("damaged_save", f"{run.damaged()[0]} has no meta.json of its step"))
         if since == script.target_step and not findings and strike.deed != "SIGUSR1":

@@ -26,8 +26,7 @@ _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 
 def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
     """Write the bytes of all files; return code (digest, sizes) and listing. Raises CodeError and SecretsFound."""
-    folder = _folder(code)
-    packing = _Taking(folder)
+    packing = _Taking(_folder(code))
     commit, dirty = _of_commit(packing, code.revision, sink) if code.revision else _of_folder(packing, sink)
     packing.scan.finish()
     if not packing.entries:
@@ -273,8 +272,7 @@ class Ignore:
     def leaves_out(self, path: str) -> bool:
         """Return whether ``path`` is left out of the package. Raises CodeError after ``SECONDS_MAX``."""
         self._check_time()
-        parent = path.rpartition("/")[0]
-        return self._leaves_out_folder(parent) or self._decide(path, is_folder=False)
+        return self._leaves_out_folder(path.rpartition("/")[0]) or self._decide(path, is_folder=False)
 
     def _leaves_out_folder(self, path: str) -> bool:
         parts = path.split("/")

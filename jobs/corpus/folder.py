@@ -100,8 +100,7 @@ class CorpusFolder:
     def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Add and remove sources; return the remaining ones."""
         with self.locked("sources"):
-            old = self.added()
-            kept = [source for source in dict.fromkeys((*old, *add)) if source not in drop]
+            kept = [source for source in dict.fromkeys((*self.added(), *add)) if source not in drop]
             write_whole(self.root / _SOURCES, json.dumps(kept))
         return tuple(kept)
 

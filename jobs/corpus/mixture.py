@@ -84,7 +84,7 @@ def mixture(
     parent = out_dir or corpus.folder / "mixtures"
     wanted = round(extra_share * corpus.train_text_bytes) if domain else 0
     order = f"{seed}:{job_name}:{corpus.version}"
-    in_domain = partial(_is_of, domain) if domain else None
+    in_domain = (lambda row: int(domain in row["domains"])) if domain else None
     places = [place for shard in corpus.train for place in _places(corpus.folder, shard, in_domain)]
     chosen, passes = _choose(places, wanted, max_passes, order)
     added = {"again": _repeated(corpus, order), "domain": chosen}
@@ -99,8 +99,7 @@ def mixture(
                 first, last = (len(rows) * end // len(corpus.train) for end in (index, index + 1))
                 if part := rows[first:last]:
                     # "_" sorts after ".", so that each of these files follows its corpus file.
-                    name = f"{Path(shard.name).stem}_{kind}.jsonl"
-                    files.append(_copy_rows(corpus.folder, folder, name, part))
+                    files.append(_copy_rows(corpus.folder, folder, f"{Path(shard.name).stem}_{kind}.jsonl", part))
         _link(corpus.folder / corpus.held_out.name, folder / corpus.held_out.name)
         held_out_domain = None
         if domain:
@@ -154,10 +153,6 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
     domains = corpus.parameters["domains"]
     if domain is not None and domain not in domains:
         raise BadParameter("domain", domain, f"one the corpus has tags for ({', '.join(domains) or 'it has none'})")
-
-
-def _is_of(domain: str, row: Mapping[str, Any]) -> int:
-    return domain in row["domains"]
 
 
 def _repeats(weights: Sequence[SourceWeight], row: Mapping[str, Any]) -> int:

@@ -50,10 +50,6 @@ class Range:
         return f"{self.least:,} to {self.most:,} {self.unit}".rstrip()
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How people write a value: ``read`` parses it or raises ValueError, ``show`` is the inverse.
@@ -63,7 +59,7 @@ class Rule:
     """
 
     read: Callable[[Any], Any]
-    show: Callable[[Any], Any] = _plain
+    show: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
     kind: type = str
     range: Range | None = None
     off: int | None = None

@@ -77,8 +77,7 @@ class Calendar:
 
     def _days_around(self, instant: int) -> tuple[date, date]:
         """Return the first days of the window that contains ``instant`` and of the next window."""
-        day = datetime.fromtimestamp(instant, _zone(self.zone)).date()
-        first = self._first_day(day)
+        first = self._first_day(datetime.fromtimestamp(instant, _zone(self.zone)).date())
         if self._boundary(first) > instant:
             first = self._first_day(first - timedelta(days=1))
         following = self._next(first)

@@ -105,8 +105,7 @@ class DirectoryStore:
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return the ``store`` part of the launch contract; the session may see nothing beyond this."""
         writes = [f"runs/{grant.run}", *(f"jobs/{job}" for job in grant.jobs)]
-        reads = [*grant.reads, *grant.folders]
-        return {"kind": "directory", "root": str(self._root), "reads": reads, "writes": writes}
+        return {"kind": "directory", "root": str(self._root), "reads": [*grant.reads, *grant.folders], "writes": writes}
 
     def sweep(self, older_than: float) -> int:
         """Remove temporary files last changed before ``older_than`` (real UTC seconds); return how many.

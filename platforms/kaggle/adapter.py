@@ -432,8 +432,7 @@ class KagglePlatform:
         # A later version under our slug is not deleted: earlier versions may be somebody else's work.
         if (slug != intent.slug or pushed.version <= 1) and not self._client.delete(slug):
             raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
-        detail = f"stopped at once: {why}"
-        ended = replace(intent, state="ended", started=now, ended=now, detail=detail, collected=True)
+        ended = replace(intent, state="ended", started=now, ended=now, detail=f"stopped at once: {why}", collected=True)
         return self._observer.observed(self._records.write(ended), SessionState.ENDED)
 
     def _refusal(self, error: str, now: int) -> Refused:

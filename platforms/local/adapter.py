@@ -190,8 +190,7 @@ class LocalPlatform(base.Platform):
         home = Path(platforms.__file__).parent.parent.resolve()
         if not any(home.is_relative_to(place.resolve()) for place in hidden):
             programs.append(home)  # of a checkout: files next to our packages are imported as well
-        folder = self._folders.root / request.key
-        return spawn.view_of(folder, hidden, programs, request.launch.get("store", {}))
+        return spawn.view_of(self._folders.root / request.key, hidden, programs, request.launch.get("store", {}))
 
     def _has_views(self) -> bool:
         return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())

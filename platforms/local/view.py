@@ -42,11 +42,10 @@ def enter(text: str) -> None:
         _mount("none", "/", _RECURSIVE | _SLAVE)
     except PermissionError as error:  # Ubuntu's AppArmor grants the namespace and forbids every mount in it
         raise ViewRefused(error.errno, error.strerror) from None
-    visible = [
-        (path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"
-    ]
+    by_path = sorted(entries, key=lambda entry: entry[1])
+    visible = [(path, kind, _open(path)) for kind, path in by_path if kind != "hide"]
     covers: list[str] = []
-    for kind, path in sorted(entries, key=lambda entry: entry[1]):
+    for kind, path in by_path:
         if kind == "hide" and not any(_is_below(path, cover) for cover in covers) and _cover(path):
             covers.append(path)
     for path, kind, handle in visible:

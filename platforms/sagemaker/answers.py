@@ -348,8 +348,7 @@ def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str
     runtime = min(order.seconds, _RUNTIME_SECONDS_MAX)
     stopping = {"MaxRuntimeInSeconds": runtime}
     if settings.spot:
-        wait = runtime + (settings.pending_seconds or runtime)
-        stopping["MaxWaitTimeInSeconds"] = min(wait, _RUNTIME_SECONDS_MAX)
+        stopping["MaxWaitTimeInSeconds"] = min(runtime + (settings.pending_seconds or runtime), _RUNTIME_SECONDS_MAX)
     elif settings.pending_seconds:
         stopping["MaxPendingTimeInSeconds"] = settings.pending_seconds
     request = {

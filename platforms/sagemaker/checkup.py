@@ -58,8 +58,7 @@ def _bucket(settings: SageMakerSettings) -> Checked:
     with answers.translated("look at the bucket"):
         # Without a prefix, list a single key; both prove the permission to list.
         listing = _client(settings, "s3").list_objects_v2(Bucket=settings.bucket, Prefix=settings.prefix, MaxKeys=1)
-    headers = listing["ResponseMetadata"]["HTTPHeaders"]
-    region = headers.get("x-amz-bucket-region", settings.region)
+    region = listing["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", settings.region)
     if region != settings.region:
         return Checked("bad", f"{settings.bucket} lies in {region}", f"Use a bucket in {settings.region}")
     return Checked("ok", f"{settings.bucket} in {region} can be listed")

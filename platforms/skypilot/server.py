@@ -122,8 +122,7 @@ class ApiServer:
 
     def clusters(self) -> dict[str, SkyCluster]:
         """Return this pool's clusters by name, from the server's records, which may be old."""
-        rows = self._status(None, "NONE")
-        return {one.name: one for one in rows if one.name.startswith(self._settings.prefix)}
+        return {one.name: one for one in self._status(None, "NONE") if one.name.startswith(self._settings.prefix)}
 
     def refresh(self, name: str) -> SkyCluster | None:
         """Return a cluster after the server has queried its cloud; None if it does not exist."""
@@ -162,10 +161,8 @@ class ApiServer:
 
     def jobs(self, cluster: str) -> list[SkyJob]:
         """Return the jobs of a cluster, read from the cluster itself. Raises NoCluster."""
-        rows = self._call("/queue", "sky.queue", cluster_name=cluster, skip_finished=False, all_users=True)
-        return [
-            SkyJob(int(_number(one, "job_id")), _text(one, "job_name"), _text(one, "status")) for one in _rows(rows)
-        ]
+        rows = _rows(self._call("/queue", "sky.queue", cluster_name=cluster, skip_finished=False, all_users=True))
+        return [SkyJob(int(_number(one, "job_id")), _text(one, "job_name"), _text(one, "status")) for one in rows]
 
     def log(self, cluster: str) -> bytes:
         """Return the output of a cluster's newest job, without SkyPilot's own lines. Raises NoCluster."""
@@ -178,9 +175,8 @@ class ApiServer:
 
     def costs(self, name: str, days: int) -> SkyCost | None:
         """Return the server's cost estimate of a cluster in the last ``days``; None: no estimate."""
-        rows = [
-            one for one in _rows(self._call("/cost_report", "sky.cost_report", days=days)) if one.get("name") == name
-        ]
+        report = _rows(self._call("/cost_report", "sky.cost_report", days=days))
+        rows = [one for one in report if one.get("name") == name]
         spans = [span for one in rows for span in one.get("usage_intervals") or ()]
         if not all(isinstance(span, list) and len(span) == 2 and isinstance(span[0], int) for span in spans):
             raise _unexpected("read the costs")

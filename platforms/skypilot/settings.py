@@ -61,8 +61,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSet
     """Return the settings of a pool. Raises Misconfigured."""
     values = read_options(NAME, SkyPilotSettings, options)
     if not values.autodown_minutes:
-        why = "autodown_minutes = 0: nothing would end a forgotten cluster"
-        raise BadOption(NAME, "load", why, "Write 1 or more")
+        raise BadOption(NAME, "load", "autodown_minutes = 0: nothing would end a forgotten cluster", "Write 1 or more")
     address = read_address(values.address, token=bool(values.token_file))
     owner = values.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
     return replace(values, address=address, owner=owner)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from platforms.base import Checked, Unreachable
+from platforms.base import Checked, Unreachable, check_clock
 from platforms.slurm.commands import NoBooks, SlurmCommands, skew
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
-_SKEW_SECONDS = 60
 _GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")
 _LIMIT = re.compile(r"(?:(?P<days>[0-9]{1,9})-)?(?P<clock>[0-9]{1,9}(?::[0-9]{1,9}){0,2})")
 _ROW = re.compile(
@@ -166,22 +165,20 @@ def _account(commands: SlurmCommands) -> Checked:
 
 
 def _clock(commands: SlurmCommands, now: float) -> Checked:
-    script = 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s'
-    answer = commands.ask("ask for the time", script).split()
+    answer = commands.ask("ask for the time", 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s').split()
     there = int(answer[-1])
-    ahead = round(there - now)
-    if abs(ahead) > _SKEW_SECONDS:
-        return Checked("bad", f"the cluster's clock is {ahead:+d} s off this machine's", "Synchronise both with NTP")
+    clock = check_clock(there, now, "the cluster")
+    if clock.grade != "ok":
+        return clock
     if off := skew(answer[0], there, there, 0):
         words = f"the controller's clock is {off:+d} s off; what it tells is corrected by that"
         return Checked("warning", words, "Synchronise both with NTP")
-    return Checked("ok", f"agrees with the cluster's to {max(1, abs(ahead))} s")
+    return clock
 
 
 def _folder(commands: SlurmCommands, folder: str) -> Checked:
     """Check that the pool's folder is on a shared file system. Raises PlatformError."""
-    script = 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"'
-    kind = commands.ask("look at the folder", script).strip()
+    kind = commands.ask("look at the folder", 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"').strip()
     if kind in {"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs"}:
         remedy = "Nothing on a cluster of one machine; else choose a folder of a shared file system"
         return Checked("warning", f"{folder} is on {kind}, which nodes seldom share", remedy)

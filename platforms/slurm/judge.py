@@ -226,8 +226,7 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
 
 def _first(line: QueueLine | None, evidence: Evidence) -> int | None:
     """Return the start of a claimed job: Slurm's, which precedes its script's, unless it was requeued."""
-    instants = [at for at in (line.start if line else None, evidence.claimed_at) if at]
-    return min(instants, default=None)
+    return min([at for at in (line.start if line else None, evidence.claimed_at) if at], default=None)
 
 
 def waiting(line: QueueLine) -> str:

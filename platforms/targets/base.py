@@ -141,8 +141,7 @@ class TargetContext:
 
 def target_options(name: str, kind: type[_Options], options: Mapping[str, str]) -> _Options:
     """Return the options of a target as ``kind`` declares them. Raises BadTargetOption."""
-    refuse = partial(BadTargetOption, name, "use its options")
-    return read_declared(kind, options, refuse, "docs/deployment.md")
+    return read_declared(kind, options, partial(BadTargetOption, name, "use its options"), "docs/deployment.md")
 
 
 Loader = Callable[[str, Mapping[str, str], TargetContext], Target]

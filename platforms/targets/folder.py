@@ -107,9 +107,7 @@ class FolderTarget:
         """See Target.read."""
         seconds = self.copy_seconds if deep else _ANSWER_SECONDS
         ran = self.reach.bash(_script(), ["check" if deep else "read", self.path, model], seconds)
-        if ran.code:
-            raise self._failed(ran, "read what it serves")
-        return self._served(ran.out)
+        return self._served(self._passed(ran, "read what it serves").out)
 
     def deploy(self, release: base.Release) -> base.Deployed:
         """See Target.deploy."""
@@ -120,9 +118,7 @@ class FolderTarget:
                 return base.Deployed(base.DeployOutcome.RETURNED, self._served(ran.out).version, ran.last_words)
             if ran.code == _DOWN:
                 return base.Deployed(base.DeployOutcome.DOWN, None, ran.last_words)
-            if ran.code:
-                raise self._failed(ran, f"deploy {release.model} {release.version}")
-            serving = self._served(ran.out)
+            serving = self._served(self._passed(ran, f"deploy {release.model} {release.version}").out)
         return base.Deployed(base.DeployOutcome.SERVING, serving.version)
 
     def go_back(self, model: str, leaving: int) -> base.Deployed:
@@ -130,21 +126,16 @@ class FolderTarget:
         ran = self._act("back", model, leaving, "", _ANSWER_SECONDS)
         if ran.code == _DOWN:
             return base.Deployed(base.DeployOutcome.DOWN, None, ran.last_words)
-        if ran.code:
-            raise self._failed(ran, f"go back from {model} {leaving}")
-        return base.Deployed(base.DeployOutcome.SERVING, self._served(ran.out).version)
+        served = self._served(self._passed(ran, f"go back from {model} {leaving}").out)
+        return base.Deployed(base.DeployOutcome.SERVING, served.version)
 
     def place(self, release: base.Release) -> None:
         """Copy a release there and check its digests, without activating it. Raises as Target.deploy."""
-        ran = self._bring("place", release)
-        if ran.code:
-            raise self._failed(ran, f"place {release.model} {release.version}")
+        self._passed(self._bring("place", release), f"place {release.model} {release.version}")
 
     def point(self, model: str, version: int, digest: str) -> None:
         """Activate a release that was placed and whose probe passed. Raises as Target.deploy."""
-        ran = self._act("point", model, version, digest, self.copy_seconds)
-        if ran.code:
-            raise self._failed(ran, f"point at {model} {version}")
+        self._passed(self._act("point", model, version, digest, self.copy_seconds), f"point at {model} {version}")
 
     def _bring(self, action: str, release: base.Release) -> Ran:
         """Copy a release there and run ``action`` on it. A copy that exists is reused unless it proves damaged."""
@@ -193,21 +184,22 @@ class FolderTarget:
             damaged=tuple(damaged[:_DAMAGED_MAX]),
         )
 
-    def _failed(self, ran: Ran, action: str) -> base.TargetError:
+    def _passed(self, ran: Ran, action: str) -> Ran:
+        """Return a result with exit code 0; raise what any other code means."""
         why = ran.why
         match ran.code:
+            case 0:
+                return ran
             case 65:
-                return base.BadRelease(
-                    self.name, action, why, "Deploy it again; if that does not help, export it again"
-                )
+                raise base.BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it again")
             case 66:
-                return base.TargetError(self.name, action, why, "Deploy a version that is good")
+                raise base.TargetError(self.name, action, why, "Deploy a version that is good")
             case 69:
                 remedy = f"It needs bash, flock and GNU coreutils, and to write to {self.path}"
-                return base.TargetError(self.name, action, why, remedy)
+                raise base.TargetError(self.name, action, why, remedy)
             case 75:
-                return base.TargetBusy(self.name, action, why, "Try again when that is over")
-        return base.TargetUnreachable(self.name, action, why, "Look at its disk; deploying again finishes or returns")
+                raise base.TargetBusy(self.name, action, why, "Try again when that is over")
+        raise base.TargetUnreachable(self.name, action, why, "Look at its disk; deploying again finishes or returns")
 
 
 def _script() -> bytes:

@@ -279,8 +279,7 @@ def _check_npy(stream: IO[bytes], name: str) -> None:
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
         raise BadTensors(f"{name} is no array of plain numbers", remedy) from None
     kind = _NUMPY_FLOATS.get(match[3], "") if match[2] == "f" else ""
-    count = math.prod(shape) * int(match[3])
-    _check_finite(stream, count, kind, name, reverse=match[1] == ">")
+    _check_finite(stream, math.prod(shape) * int(match[3]), kind, name, reverse=match[1] == ">")
     if stream.read(1):
         raise BadTensors(f"{name} is longer than its shape")
 

@@ -47,8 +47,7 @@ def load(name: str, options: Mapping[str, str], context: base.TargetContext) -> 
         remedy = "Correct profile, credentials, region or endpoint"
         raise base.BadTargetOption(name, "use its options", str(error), remedy) from error
     commands = Commands(health=read.health, health_seconds=read.health_seconds)
-    store = S3Store(client, read.bucket, prefix=read.prefix)
-    return S3Target(name, store, commands)
+    return S3Target(name, S3Store(client, read.bucket, prefix=read.prefix), commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +91,8 @@ class S3Target:
                     why = f"another release of version {release.version} was served there"
                     raise base.BadRelease(self.name, "deploy it", why, "Export it under a new number")
                 self._send(release)
-                others = [one for one in pointer.releases if one != new]
-                self._point(
-                    release.model, (new, *others)[: base.KEPT_RELEASES], pointer.mark, proven=not self.commands.health
-                )
+                kept = (new, *(one for one in pointer.releases if one != new))[: base.KEPT_RELEASES]
+                self._point(release.model, kept, pointer.mark, proven=not self.commands.health)
             back = self._proved(release.model, new)
             self._prune(release.model)
             return back or base.Deployed(base.DeployOutcome.SERVING, release.version)

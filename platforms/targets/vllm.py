@@ -360,8 +360,7 @@ class VllmTarget:
         """Route requests for ``model`` to a version. Raises TargetBusy if the router's table has changed."""
         if self.router is None:
             return
-        table = self.router.call("GET", "/admin/table").document
-        generation = table.get("generation")
+        generation = self.router.call("GET", "/admin/table").document.get("generation")
         if not isinstance(generation, int):
             raise TargetUnreachable(self.folder.name, "read the router's table", "it makes no sense", "Look at it")
         order = {"model": model, "to": f"{model}@{version}", "expected_generation": generation}

@@ -131,8 +131,7 @@ class Loader:
                 wide = contents.Utf16AsUtf8(opened)
                 yield from self._content(path, BufferedReader(wide), label)
                 if wide.replaced:
-                    detail = f"{wide.replaced} broken characters replaced"
-                    self._findings.add(Kind.BROKEN_ENCODING, label, 1, detail)
+                    self._findings.add(Kind.BROKEN_ENCODING, label, 1, f"{wide.replaced} broken characters replaced")
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
         except MissingLibrary as error:

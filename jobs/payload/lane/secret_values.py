@@ -110,8 +110,7 @@ def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any
     host = f"{store.kind}.{store.region}.amazonaws.com{'.cn' if store.region.startswith('cn-') else ''}"
     address = (store.endpoint or f"https://{host}").rstrip("/") + "/"
     body = json.dumps(document).encode()
-    at = datetime.fromtimestamp(Clock().now(), UTC)
-    headers = sign(keys, store.region, store.kind, address, target, body, at)
+    headers = sign(keys, store.region, store.kind, address, target, body, datetime.fromtimestamp(Clock().now(), UTC))
 
     request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - the address of AWS or of an emulator
     return _patiently(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")

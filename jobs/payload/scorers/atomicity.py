@@ -166,8 +166,7 @@ def _effects(tree: ast.Module) -> int:
         if isinstance(node, ast.Global):
             count += len(node.names)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            first, _, rest = name.partition(".")
+            first, _, rest = ast.unparse(node.func).partition(".")
             full = modules.get(first, "") + (f".{rest}" if rest else "")
             module = full.split(".")[0]
             if (

@@ -64,8 +64,7 @@ def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) ->
         for item in item_set.items.values():
             prompt = item.task.get("prompt")
             if isinstance(prompt, str):
-                output = ask(address, model, prompt, key=KEY, tokens_max=_TOKENS_MAX)
-                record = {"id": item.id, "output": output}
+                record = {"id": item.id, "output": ask(address, model, prompt, key=KEY, tokens_max=_TOKENS_MAX)}
                 stream.write(json.dumps(record) + "\n")
                 result[item.id] = [record]
     if not result:

@@ -23,8 +23,7 @@ _OPERATORS = {"and", "or", "&&", "||"}
 
 def measure_elixir(code: str) -> Measured:
     """Return the counts of a module. Raises Unparsed for any syntax error, and NotGiven without the parser."""
-    data = code.encode(errors="replace")
-    root = _parsed(data)
+    root = _parsed(code.encode(errors="replace"))
     if root.has_error:
         raise Unparsed("does not parse as Elixir")
     public: set[tuple[str, int]] = set()

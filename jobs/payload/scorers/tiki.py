@@ -123,8 +123,7 @@ def _check_references(where: str, component: Mapping[str, Any], names: set[str],
 
 def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str], checks: Checks) -> None:
     """Check that the code exists and has the functions; after # or : a code_ref names a place inside."""
-    reference = str(component.get("code_ref", ""))
-    path = re.split(r"[#:]", reference, maxsplit=1)[0]
+    path = re.split(r"[#:]", str(component.get("code_ref", "")), maxsplit=1)[0]
     if not checks.check(path in code, f"{where}.code_ref", f"{path[:100]!r} is not there"):
         return
     functions = component.get("functions")

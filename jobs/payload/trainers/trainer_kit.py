@@ -167,8 +167,7 @@ def _no_space(error: Exception, folder: Path) -> str:
     """Return why a save failed if the disk is full, else "". torch and safetensors raise errors without an errno."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
-    room = shutil.disk_usage(folder).free
-    full = room < _ROOM_BYTES or any(words in str(error).lower() for words in _FULL)
+    full = shutil.disk_usage(folder).free < _ROOM_BYTES or any(words in str(error).lower() for words in _FULL)
     return f"No space left on device: {error}" if full else ""
 
 

@@ -279,8 +279,7 @@ def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
             if not item["Key"].endswith("/"):
-                entry = Entry(item["Key"].removeprefix(prefix), "file", "", item.get("Size", -1))
-                result[entry] = item.get("ETag", "")
+                result[Entry(item["Key"].removeprefix(prefix), "file", "", item.get("Size", -1))] = item.get("ETag", "")
         if len(result) > LIMITS.files:
             break  # the listing is rejected then
     return result

@@ -211,8 +211,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer an API call."""
         data = self._body()
-        path = urlsplit(self.path).path
-        name = path.removeprefix("/api/v1/").removeprefix("/v1/")
+        name = urlsplit(self.path).path.removeprefix("/api/v1/").removeprefix("/v1/")
         call = name.rpartition("/")[2]
         if not self.begins(call):
             return
@@ -230,8 +229,7 @@ class Handler(BaseHTTPRequestHandler):
             if not call.startswith(("Get", "List", "Introspect")):
                 self.server.place.note()
         except KaggleRefusal as refusal:
-            error_body = {"code": refusal.status, "message": refusal.message}
-            self.conclude(call, refusal.status, error_body, refusal.headers)
+            self.conclude(call, refusal.status, {"code": refusal.status, "message": refusal.message}, refusal.headers)
         else:
             self.conclude(call, 200, answer)
 

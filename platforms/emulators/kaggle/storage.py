@@ -160,8 +160,7 @@ class KaggleStorage:
 
     def visible(self, dataset: Dataset) -> bool:
         """Return whether Kaggle reports the dataset: just after its creation it does not."""
-        age = self._clock.now() - dataset.versions[0].created_at
-        return age >= self._rules.dataset_hidden_seconds
+        return (self._clock.now() - dataset.versions[0].created_at) >= self._rules.dataset_hidden_seconds
 
     def attach(self, source: str, target: Path) -> bool:
         """Copy a READY dataset named ``owner/slug`` below ``target``; return False if it cannot be attached."""

@@ -381,15 +381,13 @@ def pack(
     """
     payload = payload_of("kaggle", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
-        bundle = build_bundle(payload, Path(folder))
-        mounts = [inputs.give_archive(bundle.path, "code", now, until)]
+        mounts = [inputs.give_archive(build_bundle(payload, Path(folder)).path, "code", now, until)]
     launch: dict[str, Any] = dict(request.launch)
     store = launch.get("store") or {}
     ask: dict[str, str] | None = None
     relays = settings.relays(str(store.get("kind", "")))
     if relays:
-        lanes = launch.get("lanes", [])
-        objects, attached = _attach_store(_opened(store, context), lanes, inputs, now, until)
+        objects, attached = _attach_store(_opened(store, context), launch.get("lanes", []), inputs, now, until)
         launch = given_launch(launch, attached)
         launch.pop("store")  # its own folder is the session's store; signed addresses stay here
         # The store is out of its reach, so the session polls for a dataset instead of the stop flag. Whether it can see

@@ -74,41 +74,34 @@ class Reward:
                 check=False,
             )
         except OSError as error:
-            raise TrainingRefused(f"the reward {shlex.join(self._words)} cannot be started: {error}") from None
+            raise self._refused(f"cannot be started: {error}") from None
         except subprocess.TimeoutExpired:
-            raise TrainingRefused(
-                f"the reward {shlex.join(self._words)} took more than {self._seconds:g} s for one step's texts; "
-                "--reward-seconds gives it longer"
-            ) from None
+            why = f"took more than {self._seconds:g} s for one step's texts; --reward-seconds gives it longer"
+            raise self._refused(why) from None
         if done.returncode:
-            raise TrainingRefused(
-                f"the reward {shlex.join(self._words)} failed with status {done.returncode}: "
-                f"{(done.stderr or done.stdout)[-_TAIL:].strip()}"
-            )
+            output = (done.stderr or done.stdout)[-_TAIL:].strip()
+            raise self._refused(f"failed with status {done.returncode}: {output}")
 
     def _read(self, path: Path, count: int) -> list[float]:
         values: list[list[float]] = [[] for _ in range(count)]
         try:
             if path.stat().st_size > _BYTES_MAX:
-                raise TrainingRefused(
-                    f"the reward {shlex.join(self._words)} left more than {_BYTES_MAX >> 20} MiB of scores"
-                )
+                raise self._refused(f"left more than {_BYTES_MAX >> 20} MiB of scores")
             lines = path.read_bytes().splitlines()
         except OSError:
-            raise TrainingRefused(
-                f"the reward {shlex.join(self._words)} left no {_SCORES} in SCHED_OUTPUT_DIR"
-            ) from None
+            raise self._refused(f"left no {_SCORES} in SCHED_OUTPUT_DIR") from None
         for line in lines:
             score = _score(line)
             if score is not None and score[0] < count:
                 values[score[0]].append(score[1])
         missing = sum(not of_text for of_text in values)
         if missing:
-            raise TrainingRefused(
-                f"the reward {shlex.join(self._words)} left {missing} of {count} texts without a finite number: each "
-                'needs a line {"item": its id, "value": ...}'
-            )
+            wanted = 'each needs a line {"item": its id, "value": ...}'
+            raise self._refused(f"left {missing} of {count} texts without a finite number: {wanted}")
         return [sum(of_text) / len(of_text) for of_text in values]
+
+    def _refused(self, why: str) -> TrainingRefused:
+        return TrainingRefused(f"the reward {shlex.join(self._words)} {why}")
 
 
 class RewardSpread:

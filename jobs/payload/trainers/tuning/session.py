@@ -167,8 +167,7 @@ def _fingerprint(
     *,
     seeing: bool,
 ) -> dict[str, Any]:
-    counts = {"seed": training.seed, "target step": training.target_step}
-    now = fingerprint.fingerprint(options, digests, counts, place)
+    now = fingerprint.fingerprint(options, digests, {"seed": training.seed, "target step": training.target_step}, place)
     if seeing:
         now["job"]["image tokens"] = options.image_tokens
         now["place"] |= fingerprint.versions(("pillow",))

@@ -173,8 +173,7 @@ def _sharegpt(record: dict[str, Any]) -> TrainingRecord:
     turns = record["conversations"]
     if not isinstance(turns, list):
         raise OddRecord("its conversations are no list")
-    messages = _checked([_turn(turn) for turn in turns])
-    return TrainingRecord("sharegpt", {"conversations": turns}, messages=messages)
+    return TrainingRecord("sharegpt", {"conversations": turns}, messages=_checked([_turn(turn) for turn in turns]))
 
 
 def _turn(turn: Any) -> dict[str, Any]:
