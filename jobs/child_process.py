@@ -1,4 +1,4 @@
-"""Child processes that handle untrusted input: their environment contains only what is listed."""
+"""Child processes that handle untrusted input, with an environment of listed variables only."""
 
 import os
 import re
@@ -11,12 +11,12 @@ _ALWAYS = re.compile(
     r"(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy"
 )
 OF_A_PERSON = re.compile(r"HOME|USER|LOGNAME|XDG_[A-Z_]+|SSH_AUTH_SOCK|KRB5CCNAME|SLURM_CONF")
-"""Variables of programs that log in somewhere as the user or service that runs us."""
+# Variables for programs that log in to other systems as the current user.
 _NOTHING = re.compile(r"(?!)")
 
 
 def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return paths, proxies and certificates of the environment, what ``keep`` matches whole, and ``more``."""
+    """Return the variables of paths, proxies and certificates, those whose name ``keep`` matches, and ``more``."""
     kept = {name: text for name, text in os.environ.items() if _ALWAYS.fullmatch(name) or keep.fullmatch(name)}
     return kept | dict(more or {})
 

@@ -2,8 +2,8 @@
 
 A finding never contains the value.
 
-A value may be allowed by its digest, in a file that is committed beside the code. The digest is slow on purpose, so
-that passwords cannot be guessed from it.
+Values are allowed by their digests, in a file that is committed with the code. The digest is slow to compute, so that
+passwords cannot be guessed from it.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _FINDINGS_MAX = 200
 _LISTED = 20
 _PIECE_BYTES = 1 << 20
 _MATCH_BYTES = 4_096  # pieces overlap by as much
-_NAME_BYTES = 60  # before a value, in which the name that it is assigned to is searched
+_NAME_BYTES = 60  # bytes before a value that are searched for the name of its variable
 _BINARY_BYTES = 8_192
 _DISTINCT_MIN = 6  # minimum of different characters in a real secret, unlike an example
 _BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
@@ -49,8 +49,8 @@ class _Detectors:
         self.names = re.compile(tables["names"].encode() + rb"[\\\"'\]]*\s*$")
         self.placeholders = re.compile(tables["placeholders"].encode())
 
-    def are_sure(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
-        """Return whether a match is not an example, has the right checksum, and a password belongs to a name."""
+    def is_secret(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
+        """Return whether a match is no example, and has a valid checksum or, as a password, a name before it."""
         value = match[1]
         if self.placeholders.search(value) or len(set(value)) < _DISTINCT_MIN:
             return False
@@ -64,14 +64,14 @@ class _Detectors:
         return kind != "password" or named is not None
 
 
-def _is_personal(kind: str, signs: str) -> bool:
-    """Return whether ``signs``, digits and capitals of a match, have the length or checksum of their kind."""
+def _is_personal(kind: str, chars: str) -> bool:
+    """Return whether ``chars``, the digits and capitals of a match, have the length or checksum of their kind."""
     if kind == "phone number":
-        return 8 <= len(signs) <= 15
+        return 8 <= len(chars) <= 15
     if kind == "IBAN":
-        return int("".join(str(int(sign, 36)) for sign in signs[4:] + signs[:4])) % 97 == 1
-    if kind == "card number":  # Luhn's sum: every other digit from the right counts twice, by its digits
-        return sum(sum(divmod(int(sign) * (1 + at % 2), 10)) for at, sign in enumerate(reversed(signs))) % 10 == 0
+        return int("".join(str(int(char, 36)) for char in chars[4:] + chars[:4])) % 97 == 1
+    if kind == "card number":  # Luhn's sum: every other digit from the right is doubled, and its digits are added
+        return sum(sum(divmod(int(char) * (1 + at % 2), 10)) for at, char in enumerate(reversed(chars))) % 10 == 0
     return True
 
 
@@ -107,7 +107,7 @@ class SecretsFound(Refusal):
 class SecretScan:
     """Scans the files of ``source``, a folder or a file; the list of allowed values is in it, or beside the file.
 
-    Of personal data the kinds ``personal`` are found, see :data:`PERSONAL`.
+    ``personal`` are the kinds of personal data to find, see :data:`PERSONAL`.
     """
 
     def __init__(self, source: Path, personal: Collection[str] = ()) -> None:
@@ -118,7 +118,7 @@ class SecretScan:
         self._digests: dict[str, str] = {}
         self._path = ""
         self._data = b""
-        self._begin = 0  # in `_data`, of what was not scanned yet
+        self._begin = 0  # offset in `_data` of the text that was not scanned yet
         self._line = 1
         self._values: set[bytes] = set()
         self._binary = self._wide = False
@@ -150,7 +150,7 @@ class SecretScan:
                 for match in pattern.finditer(data, self._begin):
                     if match.start() >= end:
                         break
-                    if match[1] not in self._values and detectors.are_sure(kind, data, match):
+                    if match[1] not in self._values and detectors.is_secret(kind, data, match):
                         self._values.add(match[1])
                         self._note(kind, match[1], self._line + data.count(b"\n", self._begin, match.start()))
         self._line += data.count(b"\n", self._begin, end)

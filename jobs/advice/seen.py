@@ -1,4 +1,4 @@
-"""Measured steps, one's own or others', which gradually replace priors. advice.json stores them."""
+"""Measured step times of this user or of others, which gradually replace the priors. advice.json stores them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ from jobs.problem import NotFound
 FORMAT = 1
 _FILE_BYTES_MAX = 8 << 20
 _HALF = 5  # steps after which measurements have the weight of the prior
-_FLAT = 1.5  # multiple of the fastest time up to which a length shows the floor
-_SEEN_SIGMA = 0.05  # relative error between measured lengths
-_ELSEWHERE_SIGMA = 0.2  # relative error of a ratio from other cards
+_FLAT = 1.5  # up to this multiple of the fastest time, a sequence length measures the floor of the step time
+_SEEN_SIGMA = 0.05  # relative error between measured sequence lengths
+_ELSEWHERE_SIGMA = 0.2  # relative error of a ratio that was measured on other GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Measurement:
 
 
 def read_seen(path: Path) -> tuple[Measurement, ...]:
-    """Return the measurements of a file. Raises NotFound if it is invalid, or faster than a card can be."""
+    """Return the measurements of a file. Raises NotFound if one is invalid, or faster than its GPU can be."""
     try:
         document = read_json(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
@@ -142,7 +142,7 @@ def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> lis
 
 
 def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
-    """Return the pace with measurements: interpolated on its own card, else the ratio to priors on other cards."""
+    """Return the pace by measurements on this GPU; without any, the prior times the ratio measured on other GPUs."""
     prior = pace_of(setup, card)
     here = same(setup, samples, card)
     if here:
@@ -159,7 +159,7 @@ def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
 
 
 def _fitted(setup: Setup, card: Card, rows: Sequence[Measurement], prior: Pace) -> tuple[float, float]:
-    """Return factors on floor (lengths about as fast as the fastest) and line (all others, else the longest)."""
+    """Return the factors on the floor, from the fastest lengths, and on the line, from the others or the longest."""
     quickest = min(row.seconds for row in rows)
     flat = [row for row in rows if row.seconds <= _FLAT * quickest]
     floor = median(row.seconds for row in flat) / prior.floor
@@ -194,7 +194,7 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
 
 
 def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Measurement]) -> Memory:
-    """Return the memory, with a part for what measurements with no more tokens exceed the formula."""
+    """Return the memory, with a part for the excess over the formula that was measured with as many tokens or fewer."""
     rows = [row for row in same(setup, samples, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:
         return memory

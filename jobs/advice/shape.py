@@ -1,4 +1,4 @@
-"""Devices, shapes of models from config.json with the resulting parameters, and set-ups."""
+"""GPUs, shapes of models (read from config.json) with their numbers of parameters, and set-ups."""
 
 import os
 import re
@@ -60,7 +60,7 @@ class Card:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The caveats of the estimate."""
+        """Limitations of the GPU, to know before it is used."""
         lines = []
         if not self.compiles:
             lines.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
@@ -343,12 +343,12 @@ class Family:
     gated: bool = True  # the MLP has three products
     norms: int = 2  # in a block
     last: int = 1  # after the last block
-    query_norms: str = ""  # of queries and keys: "head", one of a head's width each; "all", of their whole width
+    query_norms: str = ""  # norms of queries and keys: "head" (of the width of a head) or "all" (of their full width)
     qkv_bias: str = "attention_bias"  # the key that switches biases of queries, keys and values on; "yes": always
     out_bias: str = "attention_bias"  # of the attention's output
     mlp_bias: str = ""
     head_bias: bool = False
-    biased: tuple[str, ...] = ()  # the keys of biases that are on where they are absent
+    biased: tuple[str, ...] = ()  # keys of biases that are on if the config lacks the key
     tied: bool = False  # value of tie_word_embeddings if the config lacks it
     head_dim: int = 0  # width of a head if the config lacks it; 0: hidden / heads
     unlike: tuple[str, ...] = ()  # keys that must be off: with them the formula is not exact
@@ -441,7 +441,7 @@ RANK = 16
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A training program, with the habits that cost memory and time.
+    """A training program, with the properties that determine its memory and time.
 
     ``loss_bytes`` are held per logit at the loss (0: logits in chunks). ``autocast``: adapters see their input in 16
     bits. ``context_gib`` is the CUDA context with libraries; ``loose`` is the share of temporary memory that the

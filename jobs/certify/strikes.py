@@ -1,4 +1,4 @@
-"""Strikes: when and how a script is interrupted, and what it must have saved then."""
+"""Strikes: interruptions of a script, and the checks of what it has saved."""
 
 import resource
 import signal
@@ -14,9 +14,9 @@ from jobs.certify.script_run import ScriptRun, ScriptUnderTest
 When = Literal["import", "first", "middle", "evaluation", "save"]
 Deed = Literal["SIGTERM", "SIGKILL", "SIGUSR1", "full disk"]
 
-_ASK_SECONDS = 1.0  # until SIGUSR1 is repeated
+_ASK_SECONDS = 1.0  # pause before SIGUSR1 is repeated
 _STORM = 100
-_SUDDEN_SECONDS = 0.0002  # between two looks for the beginning of a save
+_SUDDEN_SECONDS = 0.0002  # interval of polls for the beginning of a save
 
 
 class Strike(NamedTuple):
@@ -55,7 +55,7 @@ class StrikePlan(NamedTuple):
 
 
 class StrikeResult(NamedTuple):
-    """What one strike showed; ``resumed_from`` is the step of the checkpoint, None if there was none."""
+    """The result of one strike; ``resumed_from`` is the step of the checkpoint, None without a checkpoint."""
 
     strike: Strike
     level: str
@@ -64,10 +64,10 @@ class StrikeResult(NamedTuple):
 
 
 def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> StrikeResult | None:
-    """Strike a run of the script, resume what it saved, and compare; None if that came too late. Raises OSError."""
+    """Strike a run of the script, resume it, and compare; None if the strike came too late. Raises OSError."""
     run = ScriptRun(script, devices=strike.devices[0])
     try:
-        findings = _struck(run, strike, plan)
+        findings = _interrupt(run, strike, plan)
         since, newest = max(run.whole().items(), default=(None, None))
         if run.damaged():
             findings.append(ResumeFinding("damaged_save", f"{run.damaged()[0]} has no meta.json of its step"))
@@ -89,7 +89,7 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
 def _resumed(
     script: ScriptUnderTest, strike: Strike, plan: StrikePlan, since: int | None, newest: Path | None
 ) -> tuple[str, list[ResumeFinding]]:
-    """Return the level of a run that resumes from a checkpoint, or that starts again where there is none."""
+    """Return the level of a run that resumes from a checkpoint, or starts from scratch without one."""
     run = ScriptRun(script, newest, devices=strike.devices[1])
     try:
         run.end()
@@ -105,7 +105,7 @@ def _continued(run: ScriptRun, strike: Strike, plan: StrikePlan, since: int | No
     if run.exit_code != 0 or target not in checkpoints:
         which = f"resumed from the checkpoint of step {since}" if since is not None else "started again"
         text = f"{which}, it ended with status {run.exit_code} at step {run.step} and did not save step {target}"
-        damaged = since is not None and strike.deed != "SIGTERM"  # one that was saved in peace can be read
+        damaged = since is not None and strike.deed != "SIGTERM"  # after SIGTERM the save was complete
         return "", [ResumeFinding("damaged_save" if damaged else "crashed", text, run.log_line)]
     begins = since or 0
     if first is not None and first not in (begins, begins + 1):
@@ -115,8 +115,8 @@ def _continued(run: ScriptRun, strike: Strike, plan: StrikePlan, since: int | No
     return compare(run.values, digests(checkpoints[target]), begins, plan.straight, moved=moved)
 
 
-def _struck(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeFinding]:
-    """Wait for the strike's moment, strike, and return what is wrong with the end."""
+def _interrupt(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeFinding]:
+    """Wait for the strike's moment, strike, and return the findings about how the run ended."""
     if strike.when == "import":
         run.until(lambda: run.seconds >= plan.setup_seconds / 2 or run.values)
     elif strike.when == "first":
@@ -131,13 +131,13 @@ def _struck(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeFind
 
 
 def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
-    """Ask a run to save and end, and return what it did not do."""
+    """Ask a run to save and end, and return the findings if it does not."""
     if strike.when == "save":
         _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
     asked_at, target = run.step, run.script.target_step
     run.signal(signal.SIGTERM)
     in_time = run.end(run.script.grace_seconds)
-    if asked_at is None or asked_at >= target:  # nothing was promised before the first report, nor is after the last
+    if asked_at is None or asked_at >= target:  # the contract applies from the first report to the last
         return []
     if not in_time or run.step == target:
         text = f"after SIGTERM at step {asked_at} it trained on to step {run.step}"
@@ -155,7 +155,7 @@ def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
 
 
 def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
-    """End a run without a warning; from the middle on it was asked to save before."""
+    """Kill a run; in the middle and at an evaluation, after it has saved a checkpoint."""
     findings: list[ResumeFinding] = []
     if strike.when == "save":
         _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
@@ -167,7 +167,7 @@ def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
 
 
 def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
-    """Ask for many saves; the run must reach its target as if it had not been asked."""
+    """Ask for many saves; the run must reach its target nevertheless."""
     for _ in range(_STORM):
         run.signal(signal.SIGUSR1)
         run.until(lambda: False, _SUDDEN_SECONDS, _SUDDEN_SECONDS)
@@ -176,7 +176,7 @@ def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
 
 
 def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
-    """Let a save fail in the middle of a file, then give room again and ask the run to save and end.
+    """Let a save fail in the middle of a file, then remove the limit and ask the run to save and end.
 
     A limit of the file size simulates the full disk: only root can make a small disk. What the script sees is
     "File too large" instead of "No space left on device". A script may end by it, if its older checkpoint stays whole.
@@ -201,7 +201,7 @@ def _limit(run: ScriptRun, size: int) -> None:
 
 
 def _save(run: ScriptRun) -> list[ResumeFinding]:
-    """Ask for a checkpoint, and return what is wrong when there is none."""
+    """Ask for a checkpoint, and return the findings if none is saved."""
     if _request_save(run, lambda: any(step < run.script.target_step for step in run.whole())):
         return []
     text = f"asked by SIGUSR1, it saved nothing until step {run.step}"
@@ -215,7 +215,7 @@ def _ended_by_signal(run: ScriptRun) -> list[ResumeFinding]:
 
 
 def _request_save(run: ScriptRun, done: Callable[[], object], seconds: float = 0.0) -> bool:
-    """Send SIGUSR1, again and again as a runner does, until something is so; return whether it is."""
+    """Send SIGUSR1 repeatedly, as a runner does, until ``done`` is true or time is over; return whether it is true."""
     asked_at = run.seconds
     while not done():
         run.signal(signal.SIGUSR1)

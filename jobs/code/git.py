@@ -20,7 +20,7 @@ class CodeError(InvalidInput):
 
 # Git commands.
 _SECONDS = 120
-# Switches off settings of a repository by which git would start programs; the queries here need none of them.
+# Switches off settings of a repository that make git start programs; the queries here need none of them.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
 # git reads some files of a folder into its memory, whatever their size.
 _LIMITED = ("sh", "-c", 'ulimit -v 4194304; exec git -c core.packedGitLimit=1g "$@"', "git")
@@ -42,7 +42,7 @@ class GitBlob(NamedTuple):
 
 
 class WorkTree(NamedTuple):
-    """The names that git tracks or does not ignore, the commit ("" before the first), and if a submodule has moved."""
+    """The names that git tracks or does not ignore, the commit ("" if there is none), and if a submodule has moved."""
 
     names: frozenset[bytes]
     commit: str
@@ -60,7 +60,7 @@ def _root(folder: Path) -> Path | None:
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse a ``.git`` of another folder's repository, unless that points back, as for worktrees and submodules."""
+    """Raise CodeError for a ``.git`` of another folder, unless it points back, as in worktrees and submodules."""
     root = _root(folder)
     if root is None or (not (root / ".git").is_symlink() and _owns(root, root / ".git")):
         return
@@ -77,8 +77,8 @@ def _owns(root: Path, mark: Path) -> bool:
             common = (repository / _first_line(repository / "commondir")).resolve()
             listed = repository.resolve().parent == common / "worktrees"
             back = Path(_first_line(repository / "gitdir")).resolve()
-            return listed and back == mark.resolve() and not _leads_out(common)
-        if _leads_out(repository):
+            return listed and back == mark.resolve() and not _links_outside(common)
+        if _links_outside(repository):
             return False
         if mark.is_dir() or repository.resolve().is_relative_to(root.resolve()):
             return True
@@ -89,7 +89,7 @@ def _owns(root: Path, mark: Path) -> bool:
         return False
 
 
-def _leads_out(repository: Path) -> bool:
+def _links_outside(repository: Path) -> bool:
     """Return whether objects or branches of a repository are links to those of another."""
     home = repository.resolve()
     places = [home / name for name in _KEPT_BY_GIT]
@@ -134,9 +134,9 @@ def work(folder: Path) -> WorkTree:
 def resolve(folder: Path, revision: str) -> str:
     """Return the full name of a commit. Raises CodeError."""
     _check_owner(folder)
-    lender = folder / os.fsdecode(git(folder, "rev-parse", "--git-path", "objects/info/alternates").rstrip(b"\n"))
-    if lender.exists():
-        why = f"{lender} names another repository, whose commits would be packed as well"
+    alternates = folder / os.fsdecode(git(folder, "rev-parse", "--git-path", "objects/info/alternates").rstrip(b"\n"))
+    if alternates.exists():
+        why = f"{alternates} names another repository, whose commits would be packed as well"
         raise CodeError(str(folder), why, "Run git repack -a -d, then remove that file")
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     try:

@@ -57,7 +57,7 @@ DETAIL_CHARACTERS = 200
 
 
 class Kind(StrEnum):
-    """The kind of a finding. `docs/corpus.md` says for each kind what happens to the text."""
+    """The kind of a finding. `docs/corpus.md` explains for each kind how the text is handled."""
 
     BAD_JSON = "bad_json"
     BAD_ROW = "bad_row"
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CorpusFinding:
-    """One oddity: its place (`line` counts from 1, array elements too) and a description."""
+    """One problem of a record: its place (`line` counts lines or array elements from 1) and a description."""
 
     kind: Kind
     source: str

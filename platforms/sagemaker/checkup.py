@@ -1,4 +1,4 @@
-"""The checks of `schedctl doctor sagemaker`: the account before its first use. They cost nothing."""
+"""The checks of `schedctl doctor sagemaker`, for an account before its first use. They cost nothing."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from platforms.sagemaker import answers
 from platforms.sagemaker.settings import SageMakerSettings, image_address, read_settings
 
 _VERSION = re.compile(r"\d+\.\d+")
-# Until when AWS patches its PyTorch training images, according to its Deep Learning Containers in November 2026.
+# The end of AWS's patches for its PyTorch training images, from its list of Deep Learning Containers in November 2026.
 _PATCHED_UNTIL = {
     "2.7": datetime(2026, 4, 23, tzinfo=UTC),
     "2.8": datetime(2026, 8, 6, tzinfo=UTC),
     "2.10": datetime(2027, 1, 21, tzinfo=UTC),
 }
-_NOBODY = "uff-doctor-looks-for-nobody"
+_UNKNOWN_JOB = "uff-doctor-looks-for-nobody"
 
 
 def checks(
@@ -85,7 +85,7 @@ def _role(settings: SageMakerSettings) -> Checked:
 
 def _jobs(settings: SageMakerSettings) -> Checked:
     with answers.translated("look for a job"):
-        answers.ask(lambda: _client(settings, "sagemaker").describe_training_job(TrainingJobName=_NOBODY))
+        answers.ask(lambda: _client(settings, "sagemaker").describe_training_job(TrainingJobName=_UNKNOWN_JOB))
     return Checked("ok", "can be described")
 
 
@@ -113,7 +113,7 @@ def _quota(settings: SageMakerSettings) -> Checked:
 
 
 def _image(settings: SageMakerSettings, now: float) -> Checked:
-    """Check the image's address; whether it can be pulled shows only when a job starts."""
+    """Check the image's address. Only the start of a job can show whether the image can be pulled."""
     address = image_address(settings.image, settings.region, settings.instance_types[0])
     parts = answers.ECR.fullmatch(address)
     if parts is None:

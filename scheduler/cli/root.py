@@ -23,7 +23,7 @@ class Root(CommandGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summaries of the commands and the aliases."""
         super().format_commands(ctx, formatter)
-        with formatter.section("Second names"):
+        with formatter.section("Aliases"):
             formatter.write_dl([(name, f"The same as: {command}") for name, command in ALIASES.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -38,7 +38,7 @@ def jobs_by_state(tx: Connection) -> Counter[str]:
 
 
 def training_by_state(tx: Connection) -> Counter[str]:
-    """Return the same for jobs that train."""
+    """Return the number of training jobs by state, without states at zero."""
     return Counter({row.state: row.many for row in tx.execute(_TRAINING)})
 
 
@@ -63,7 +63,7 @@ def checkpoints_by_state(tx: Connection) -> dict[str, int]:
 
 
 def spent_seconds(tx: Connection) -> dict[str, int]:
-    """Return the seconds of all settled sessions by pool as first settled; later corrections are not included."""
+    """Return the billed seconds of all ended sessions by pool, without later corrections."""
     return {row[0]: int(row[1]) for row in tx.execute(_SPENT)}
 
 

@@ -91,7 +91,7 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
 
 
 def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
-    """Return the jobs with their steps before the runs in between, so that both plans start from the same state.
+    """Return the snapshot with the jobs' steps before the runs in between, so that both plans start from one state.
 
     Those runs count as planned sessions, so their steps are not counted twice.
     """

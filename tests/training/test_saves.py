@@ -136,7 +136,7 @@ def test_a_stop_does_not_wait_for_memory_that_it_does_not_need(monkeypatch: pyte
 
     def slow(*shape: Any, **more: Any) -> Any:
         asked.append(shape)
-        assert snapshot._enough.wait(60), "it was told to stop"
+        assert snapshot._last_save.wait(60), "it was told to stop"
         return empty(*shape, **more)
 
     monkeypatch.setattr(torch, "empty", slow)

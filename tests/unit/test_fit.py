@@ -13,7 +13,7 @@ class Processes:
     """Stands in for the launcher: each run ends in the status that is next."""
 
     def __init__(self, *statuses: int, stop: bool = False) -> None:
-        self.statuses, self.told_to_stop, self.ran = list(statuses), stop, list[list[str]]()
+        self.statuses, self.stop_requested, self.ran = list(statuses), stop, list[list[str]]()
         self.counts: list[int] = []
 
     def run(self, words: list[str], count: int, more: Any) -> int:

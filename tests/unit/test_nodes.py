@@ -93,7 +93,7 @@ def test_a_rank_that_fails_on_one_node_ends_all_with_its_status(tmp_path: Path) 
     assert "rank 3 of 4 ended with status 7" in said
 
 
-@pytest.mark.parametrize("begin", [ranks._begin, node_launcher._as_usual])
+@pytest.mark.parametrize("begin", [ranks._prepare_child, node_launcher._as_usual])
 def test_a_process_ends_whose_parent_died_before_the_kernel_could_watch_it(begin: Callable[[int], None]) -> None:
     another = os.getppid()  # as if this process had been replaced by it
     command = [sys.executable, "-c", "input()"]

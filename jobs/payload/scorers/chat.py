@@ -18,7 +18,7 @@ _SECONDS = 120.0
 
 
 class NoChatAnswer(RuntimeError):
-    """The server gave no valid answer; the message contains the answer."""
+    """The server gave no valid answer; the message says what happened."""
 
 
 def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
@@ -92,7 +92,7 @@ _TEXT_MAX = 20_000
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output by a judging model: 1 for good. ``prompt`` of the item is its task.
 
-    ``label`` is what a person said of the answer ``labelled``; with it the agreement of the judge is reported. Raises
+    ``label`` is a person's verdict on the answer ``labelled``; with it the agreement of the judge is reported. Raises
     NoChatAnswer if the judge does not answer: then the evaluation has no scores.
     """
     address, model = candidate.options.judge, candidate.options.judge_model

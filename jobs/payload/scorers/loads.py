@@ -1,6 +1,6 @@
 """The load test: whether a checkpoint loads, gives a finite loss, and its tokenizer decodes what it encodes.
 
-An item's ``text`` scores 1 if all of that holds.
+An item's ``text`` scores 1 if all three are true.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Tank Building: the checklist of a stage, in which a component comes with its tests. Runs in the sandbox.
 
-The score is the share of the list that holds: the component parses; it has tests; they pass; they fail if the component
-is emptied (otherwise they test nothing); the tests of earlier stages still pass.
+The score is the share of these that are true: the component parses; it has tests; they pass; they fail if the bodies of
+its functions are removed (otherwise they test nothing); the tests of earlier stages still pass.
 """
 
 import ast
@@ -35,7 +35,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 
 def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:
-    """Return the share of the list that holds, what does not hold, and whether all tests pass."""
+    """Return the share of the checklist that is true, the faults, and whether all tests pass."""
     tests = {path: text for path, text in files.items() if _is_test(path)}
     code = {path: text for path, text in files.items() if path.endswith(".py") and not _is_test(path)}
     faults = []
@@ -44,28 +44,30 @@ def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, s
         faults.append("there is no component" if not code else "the component does not parse")
     if not any(count_tests(text) for text in tests.values()):
         faults.append("it brings no test")
-    whys = [_why(sandbox, files, path) for path in tests]
-    green = bool(tests) and not any(whys)
+    failures = [_failure(sandbox, files, path) for path in tests]
+    green = bool(tests) and not any(failures)
     if not green:
-        faults.append(f"its tests are not green: {next(filter(None, whys), 'there are none')}")
-    hollow = {**files, **{path: text or "" for path, text in emptied.items()}}
-    if not green or any(not _why(sandbox, hollow, path) for path in tests):  # tests that fail anyway prove nothing
+        faults.append(f"its tests are not green: {next(filter(None, failures), 'there are none')}")
+    stripped = {**files, **{path: text or "" for path, text in emptied.items()}}
+    if not green or any(
+        not _failure(sandbox, stripped, path) for path in tests
+    ):  # tests that fail anyway prove nothing
         faults.append("its tests do not notice that the component is empty")
-    # Earlier tests replace files of the same name by the model.
-    lost = [path for path in earlier if _why(sandbox, {**files, **earlier}, path)]
+    # Earlier tests replace files of the model with the same name.
+    lost = [path for path in earlier if _failure(sandbox, {**files, **earlier}, path)]
     if lost:
         faults.append(f"tests of an earlier stage fail: {', '.join(lost)[:100]}")
     parts_expected = 5 if earlier else 4
     return (parts_expected - len(faults)) / parts_expected, faults, green and not lost
 
 
-def _why(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
+def _failure(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
     """Return why the tests of a file do not pass; "" if they do."""
     try:
-        exam = run_stage_tests(sandbox, files, path)
+        outcome = run_stage_tests(sandbox, files, path)
     except ValueError as error:  # paths or sizes that the sandbox refuses
         return str(error)
-    return "" if exam.green else exam.why or "not all of its tests ran"
+    return "" if outcome.green else outcome.why or "not all of its tests ran"
 
 
 def _files(candidate: ScorerInput, item: str) -> dict[str, str]:

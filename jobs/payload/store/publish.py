@@ -76,12 +76,12 @@ def publish(
         components=components,
     )
     if not transport.publish_new(manifest.key, manifest.encode()):
-        manifest = _standing(transport, manifest)
+        manifest = _existing(transport, manifest)
     return PublishedManifest(manifest, frozenset(component.sha256 for component in components))
 
 
-def _standing(transport: Transport, manifest: Manifest) -> Manifest:
-    """Return the existing manifest of this key, from an earlier call of the same attempt; None if there is none."""
+def _existing(transport: Transport, manifest: Manifest) -> Manifest:
+    """Return the existing manifest of this key, from an earlier call of the same attempt. Raises BadCheckpoint."""
     try:
         standing = parse_manifest(manifest.key, transport.read(manifest.key))
     except BadManifest as error:
@@ -92,7 +92,7 @@ def _standing(transport: Transport, manifest: Manifest) -> Manifest:
 
 
 def _weights(components: tuple[Component, ...]) -> set[Component]:
-    """Return the components without the metrics, which may differ if a step was trained twice."""
+    """Return all components except the metrics, which may differ if a step was trained twice."""
     return {component for component in components if component.name != "meta.json"}
 
 
@@ -142,7 +142,7 @@ def _component(folder: Path, path: Path) -> Component:
 
 
 # Restore the newest checkpoint that verifies.
-# Errors that belong to this object: a bad sector, or something other than a file.
+# Errors of a single object: a bad sector, or an entry that is not a file.
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 
 

@@ -66,7 +66,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     while True:
         count = 1 if fit.shared and options.bits == 4 else devices
         status = ranks.run([*words, *lowered], count, more)
-        if ranks.told_to_stop or status not in (memory.STATUS, memory.STATUS_BY_LAYERS):
+        if ranks.stop_requested or status not in (memory.STATUS, memory.STATUS_BY_LAYERS):
             return status
         by_halves = options.stage in ("sft", "selftrain")  # TRL checkpoints the activations of all layers or none
         less = memory.smaller(fit, by_halves=by_halves, shareable=not settled, may_change=_may_change(options, fit))

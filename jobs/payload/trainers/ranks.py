@@ -1,4 +1,4 @@
-"""Start one process per device, as one program: signals reach all of them, and when one dies, all end.
+"""Start one process per device, as one program: all processes get its signals, and all end when one dies.
 
 ``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` replaces torchrun, which is killed by SIGUSR1, the agent's
 signal for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun. On
@@ -59,7 +59,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self._processes: dict[int, int] = {}  # ranks by process ID
-        self.told_to_stop = False
+        self.stop_requested = False
         for number in _FORWARDED:
             signal.signal(number, self._forward)
         # Python restores the default handler at exit, and the agent may send SIGUSR1 until it sees the exit.
@@ -68,8 +68,8 @@ class Ranks:
     def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
         """Run ``count`` processes on this node to their end; return 0 or the exit status of the first that fails.
 
-        128 + n stands for signal n. The other processes are then killed, because they would wait for it for ever. All
-        that have failed by then are printed: the first one found may have died of the death of another.
+        128 + n means signal n. The other processes are then killed, because they would wait for the failed one for
+        ever. All failures until then are printed, because the first one may be a consequence of another.
         """
         place = NodeRanks(os.environ)
         environment = {**os.environ, **(more or {}), **place.variables(count)}
@@ -82,7 +82,7 @@ class Ranks:
                 words,
                 env={**environment, "RANK": str(place.node * count + rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE,
-                preexec_fn=partial(_begin, os.getpid()),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=partial(_prepare_child, os.getpid()),  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
             started.returncode = 0  # os.waitpid below reaps it: Popen must not
@@ -118,7 +118,7 @@ class Ranks:
                 yield rank, os.waitstatus_to_exitcode(status)
 
     def _forward(self, number: int, _frame: object) -> None:
-        self.told_to_stop = self.told_to_stop or number != signal.SIGUSR1
+        self.stop_requested = self.stop_requested or number != signal.SIGUSR1
         self._signal(number)
 
     def _signal(self, number: int) -> None:
@@ -134,10 +134,10 @@ def _print_lines(output: IO[bytes]) -> None:
             printed.flush()
 
 
-def _begin(parent: int) -> None:
+def _prepare_child(parent: int) -> None:
     """Run in the new process: let it end with us, and ignore SIGUSR1 until it has a handler."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before the kernel knew
+    if os.getppid() != parent:  # the parent was killed before prctl took effect
         os.kill(os.getpid(), signal.SIGKILL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)

@@ -26,18 +26,18 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs whose name starts with ``incomplete``; none if the database cannot be read."""
     from scheduler.store.listing import list_jobs
 
-    return _begin(ctx, incomplete, lambda cli: (job.name for job in list_jobs(cli.paths.database_url)))
+    return _matching(ctx, incomplete, lambda cli: (job.name for job in list_jobs(cli.paths.database_url)))
 
 
 def _stored(table: str, read: Callable[[Any, Connection], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion of the names that ``read`` returns of a module of ``scheduler.store``, imported when used."""
+    """Return a completion of the names that ``read`` gets from the module ``table`` of ``scheduler.store``."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         def names(cli: Cli) -> list[str]:
             with cli.app.database.read() as tx:
                 return list(read(import_module(f"scheduler.store.{table}"), tx))
 
-        return _begin(ctx, incomplete, names)
+        return _matching(ctx, incomplete, names)
 
     return complete
 
@@ -49,15 +49,15 @@ version_names = _stored("versions", lambda versions, tx: (one.name for one in ve
 
 def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the configured pools whose name starts with ``incomplete``."""
-    return _begin(ctx, incomplete, lambda cli: sorted(cli.app.pools))
+    return _matching(ctx, incomplete, lambda cli: sorted(cli.app.pools))
 
 
-def _begin(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[str]]) -> list[str]:
+def _matching(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[str]]) -> list[str]:
     """Return the names that start with ``incomplete``; none if settings or database cannot be read."""
     try:
         return [name for name in names(ctx.find_root().obj) if name.startswith(incomplete)]
     except Exception as error:
-        # A bug must show; a missing database is normal while a person types.
+        # A bug must be visible, but a missing database is normal while a person types.
         if code_of(error) is Exit.BUG:
             raise
         return []

@@ -14,7 +14,7 @@ _ROWS = {"Actions required": 5, "Jobs": 8, "Sessions": 5, "Pools": 6, "Under way
 @command("schedctl status", "schedctl status ufm", "schedctl status --json", kind=Tables)
 def status(
     cli: Cli,
-    job: Annotated[str | None, argument("JOB", "All of this job instead.", autocompletion=job_names)] = None,
+    job: Annotated[str | None, argument("JOB", "Show this job instead.", autocompletion=job_names)] = None,
     everything: Annotated[bool, option("--all", "Every row, however many there are.")] = False,
 ) -> None:
     """Show whether training is on track, the actions required, jobs with their ETA, sessions, hours and money."""

@@ -45,10 +45,10 @@ class Walk(SessionBuilder):
         self.refused: set[int] = set()  # jobs that a price has refused at least once
         # The shortest useful session of any job in the queue, by class.
         self.least = [NEVER] * len(case.classes)
-        # Jobs that are not ranked by density alone.
-        self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
+        # Jobs whose rank depends on more than their density.
+        self.reranked = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         if policy.order is not None:
-            self.bent.update(range(len(case.jobs)))
+            self.reranked.update(range(len(case.jobs)))
         self.visit_at = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, whatever is planned
         self.busy_until = [0] * len(case.jobs)
@@ -114,7 +114,7 @@ class Walk(SessionBuilder):
         deadline = columns.deadline[index]
         if deadline is not None and now < deadline < self.until:
             heappush(self.events, (deadline, 0, index))
-        if index in self.bent or (deadline is not None and deadline <= now):
+        if index in self.reranked or (deadline is not None and deadline <= now):
             shapes = self._ranked(index, now, shapes)
         queues, least = self.queues, self.least
         for number, entry, _ in shapes:
@@ -207,7 +207,7 @@ class Walk(SessionBuilder):
             self._schedule_visit(pool, now)
 
     def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
-        """Do the same for a single pool with room."""
+        """Start the best job that fits on the single pool with room, until none does; ``rooms`` is updated."""
         group = self.class_of[pool]
         while pool in rooms and pool not in self.pinned:
             start = self._first_that_fits(now, group, [pool], rooms)

@@ -34,7 +34,7 @@ class PoolRules:
             else []
         )
         self.closes = [closes for _, closes in self.openings]
-        # Instants at which room may appear whatever is planned: an opening or a quota window begins.
+        # Instants at which room may appear independently of the plan: an opening or a quota window begins.
         self.begins = sorted({opens for opens, _ in self.openings}.union(*(count.starts for count in self.counts)))
         self.flexible = [quota for quota in view.pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)]
         self.closed = {quota.name: last_close(quota, view) for quota in self.flexible}
@@ -62,7 +62,7 @@ def live_ends(view: PoolView) -> list[int]:
 
 
 def last_close(quota: RollingQuota | FirstUseQuota, view: PoolView) -> int | None:
-    """Return when the last span closes whose opening is certain; -NEVER if there is none, None if it is unknown.
+    """Return the end of the last span with a certain beginning; -NEVER if there is none, None if it is unknown.
 
     A rolling quota has no spans. Observed limits and possible charges make spans uncertain (None).
     """

@@ -1,7 +1,7 @@
-"""Runs inside: loads code that a model wrote and answers calls of its functions with plain values.
+"""A script inside the sandbox: loads code that a model wrote and answers calls of its functions with plain values.
 
-Answers are data for the caller, in another sandbox: the code can change results only by its return values. Standard
-library only; a script, started with the descriptors of requests and answers.
+The caller is in another sandbox and gets the answers as data, so the code can change results only by its return values.
+Standard library only; the arguments are the file descriptors of requests and answers.
 """
 
 import json
@@ -23,8 +23,8 @@ def main() -> None:
         sys.modules["candidate"] = module
         broken: BaseException | None = None
         try:
-            exec(compile(_SOURCE.read_bytes(), str(_SOURCE), "exec"), module.__dict__)  # noqa: S102 - what it is for
-        except BaseException as error:  # noqa: BLE001 - SystemExit too: it is one more answer
+            exec(compile(_SOURCE.read_bytes(), str(_SOURCE), "exec"), module.__dict__)  # noqa: S102 - the sandbox exists for this
+        except BaseException as error:  # noqa: BLE001 - also SystemExit, which is reported like other errors
             broken = error
         while line := questions.readline(_LINE_MAX):
             replies.write(_answer(json.loads(line), module, broken) + "\n")
@@ -38,7 +38,7 @@ def _answer(request: dict[str, str], module: ModuleType, broken: BaseException |
         function: Any = module
         for name in request["call"].split("."):
             function = getattr(function, name)
-        # Requests come of the tests, which no model wrote, and are literals.
+        # Requests are literals from the tests, which were not written by a model.
         value = function(*eval(request["args"], {}), **eval(request["kwargs"], {}))  # noqa: S307
         return json.dumps({"value": repr(value)})
     except BaseException as error:  # noqa: BLE001 - as above

@@ -30,22 +30,22 @@ class Saved(NamedTuple):
 
 
 class StateSnapshot:
-    """Copies the state to save if that is worth it, into buffers that are reused once they are written."""
+    """Copies large states before a save, into buffers that are reused after the save."""
 
-    def __init__(self, as_it_lies: Callable[[], Saved], wish: str, *, first: bool) -> None:
-        """``as_it_lies`` returns the state without a copy.
+    def __init__(self, uncopied: Callable[[], Saved], wish: str, *, first: bool) -> None:
+        """``uncopied`` returns the state without a copy.
 
-        ``wish``: "on", "off", or "auto" (copy a large state if free memory allows). ``first``: this is rank 0, which
-        saves.
+        ``wish``: "on", "off", or "auto" (copy a large state if free memory allows). ``first``: this is rank 0, the only
+        rank that saves.
         """
-        self._as_it_lies, self._wish, self._first = as_it_lies, wish, first
-        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._uncopied, self._wish, self._first = uncopied, wish, first
+        self._buffers: dict[tuple[Any, ...], Any] = {}
         self._reserving: Future[None] | None = None
-        self._enough = threading.Event()
+        self._last_save = threading.Event()
 
     def prepare(self) -> None:
         """Allocate the buffers (1 s per GB) in a thread; call it after the first step, which creates the states."""
-        if not self._first or not self._is_copied(saved := self._as_it_lies(), background=self._wish != "off"):
+        if not self._first or not self._is_copied(saved := self._uncopied(), background=self._wish != "off"):
             return
         wanted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any, Any]] = {}
 
@@ -64,10 +64,10 @@ class StateSnapshot:
         """Return the state, gathered on rank 0 (a collective call), and whether it may be written in a thread."""
         if self._reserving is not None:
             if last:
-                self._enough.set()
+                self._last_save.set()
             self._reserving.result()
             self._reserving = None
-        saved = self._as_it_lies()
+        saved = self._uncopied()
         background = not last and self._wish != "off"
         if not self._is_copied(saved, background=background):
             return saved, False
@@ -77,27 +77,27 @@ class StateSnapshot:
     def _is_copied(self, saved: Saved, *, background: bool) -> bool:
         if any(is_part(part) for part in _tensors(saved)):
             return True
-        return background and (self._wish == "on" or bool(self._kept) or _worth_it(saved))
+        return background and (self._wish == "on" or bool(self._buffers) or _worth_it(saved))
 
     def _reserve(self, wanted: list[tuple[tuple[Any, ...], Any, Any]]) -> None:
         for place, shape, dtype in wanted:
-            if self._enough.is_set():
+            if self._last_save.is_set():
                 return
             # The kernel allocates a page at the first write.
-            self._kept[place] = torch.empty(shape, dtype=dtype).zero_()
+            self._buffers[place] = torch.empty(shape, dtype=dtype).zero_()
 
     def _copy(self, copies: dict[tuple[Any, ...], Any], value: Any, place: tuple[Any, ...]) -> Any:
-        """Copy a tensor into its buffer. Tensors that share memory (tied embeddings) stay one (else saved twice)."""
+        """Copy a tensor into its buffer. Tensors that share memory (tied embeddings) share one copy."""
         identity = _identity(value, place)
         if is_part(value):
             value = value.full_tensor()  # collective: all ranks call it, even for a tensor copied before
             if not self._first:
                 return None
         if identity not in copies:
-            buffer = self._kept.get(place)
+            buffer = self._buffers.get(place)
             if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
                 # Not pinned: pinned memory cannot be reclaimed when memory runs short, and is slow to allocate.
-                buffer = self._kept[place] = torch.empty(value.shape, dtype=value.dtype)
+                buffer = self._buffers[place] = torch.empty(value.shape, dtype=value.dtype)
             copies[identity] = buffer.copy_(value.detach())
         return copies[identity]
 
@@ -127,8 +127,8 @@ def _identity(value: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _worth_it(saved: Saved) -> bool:
-    lying = [part for part in _tensors(saved) if isinstance(part, torch.Tensor)]
-    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in lying}.values())
+    tensors = [part for part in _tensors(saved) if isinstance(part, torch.Tensor)]
+    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in tensors}.values())
     return size >= _BIG and _SPARE * size <= free_memory()
 
 

@@ -12,7 +12,7 @@ def say(text: str) -> None:
 
 
 class TrainingRefused(Exception):
-    """The training cannot run like this; the message says what, why and what to do."""
+    """The training cannot run with these options; the message says what, why and what to do."""
 
 
 class UnreadableData(Exception):

@@ -87,7 +87,7 @@ class Loop:
             if options.zero
             else Optimizer(options, work.model, card, group)
         )
-        self._snapshot = StateSnapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
+        self._snapshot = StateSnapshot(self._optimizer.uncopied, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
         self._divergence = Divergence(len(work.tokenizer))
         self._window = [0.0, 0]  # losses since the last report: sum, count

@@ -49,7 +49,7 @@ class Optimizer:
         self._adamw.zero_grad(set_to_none=True)
         return value, length
 
-    def as_it_lies(self) -> Saved:
+    def uncopied(self) -> Saved:
         """Return weights and optimiser state without a copy: valid until the next step changes them."""
         model = self._model
         weights = {name: part.detach() for name, part in model.named} if model.adapter else model.whole.state_dict()

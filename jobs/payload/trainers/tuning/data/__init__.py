@@ -1,1 +1,1 @@
-"""The data of a training: records, documents, images and packed rows, and what became of each record."""
+"""The data of a training: records, documents, images and packed rows, and the report on skipped records."""

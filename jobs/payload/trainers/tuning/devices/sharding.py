@@ -32,7 +32,7 @@ def is_shared(options: argparse.Namespace, source: str, card: Device, group: Gro
     if unshared(options) or not card.accelerated:
         return False
     room = _HELD * torch.cuda.get_device_properties(card.device).total_memory
-    # Files hold at least 16 bits per weight, so that their size bounds the count: most models need no exact count.
+    # Files have at least 16 bits per weight, so their size limits the count; most models need no exact count.
     most = sum(path.stat().st_size for kind in ("safetensors", "bin") for path in Path(source).glob(f"*.{kind}")) // 2
     fits = most and kept_bytes(most, options, card.dtype.itemsize) <= room
     large = group.any(not fits and kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
@@ -83,12 +83,12 @@ class Sharing:
         """Shard a model from host memory: this rank keeps its shard on its device. An adapter stays replicated."""
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-        everybodys = set(model.trained) if model.adapter else set()
-        for part in everybodys:
+        replicated = set(model.trained) if model.adapter else set()
+        for part in replicated:
             part.data = part.data.to(self._device)
         for module in (*model.layers, model.root):
-            fully_shard(module, mesh=self._mesh, reshard_after_forward=True, ignored_params=everybodys)
-        # summed_loss is no module's forward: registered as one of the root, so that FSDP2's hooks run around it.
+            fully_shard(module, mesh=self._mesh, reshard_after_forward=True, ignored_params=replicated)
+        # summed_loss is not the forward of a module. Registered as one of the root, it gets FSDP2's hooks.
         model.root.summed_loss = model.compute
         register_fsdp_forward_method(model.root, "summed_loss")
         model.compute = model.root.summed_loss

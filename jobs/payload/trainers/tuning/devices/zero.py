@@ -89,7 +89,7 @@ class Zero:
             torch.distributed.all_reduce(loss)
         return float(loss), float(self._engine.get_global_grad_norm() or 0.0)
 
-    def as_it_lies(self) -> Saved:
+    def uncopied(self) -> Saved:
         """Return weights and optimiser state in the common form, most of it as fragments."""
         parts = {id(part): self._part(name) for name, part in self._named.items()}
         state = self._model.whole.state_dict(keep_vars=True)
