@@ -1,7 +1,4 @@
-"""Reasons: why a job waits, as data for the CLI, logs, reports and pages.
-
-A job has one reason: the first class below that applies.
-"""
+"""Reasons: why a job waits, as data for CLI, logs, reports and pages. It has one: the first class that applies."""
 
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime

@@ -1,7 +1,4 @@
-"""JSON documents of the scheduler's values; commands with ``--json`` and the API use the same keys.
-
-docs/cli.md lists the keys.
-"""
+"""JSON documents of the scheduler's values, with the keys of ``--json`` and the API; docs/cli.md lists them."""
 
 from __future__ import annotations
 

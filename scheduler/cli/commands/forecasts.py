@@ -24,10 +24,7 @@ def forecast(
     hours: Annotated[float, option("--hours", "What so many more would buy.", min=0.1, max=10_000)] = HOURS,
     metric: Annotated[str, option("--metric", "Default: its stop rule's, else held_out_loss.")] = "",
 ) -> None:
-    """Show what a job's metric will be, and what more hours would buy.
-
-    The band of the curve holds 9 of 10 values.
-    """
+    """Show what a job's metric will be, and what more hours would buy. The band of the curve holds 9 of 10 values."""
     one, out = queue_forecast(Source(cli.app), job, hours, metric), cli.out
     out.data(finite({"forecast": asdict(one)}))
     if one.now is None:

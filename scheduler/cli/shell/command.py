@@ -23,10 +23,7 @@ _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
 
 
 def option(spelling: str, help_text: str, **more: Any) -> Any:
-    """Return an option for a typer annotation; ``spelling`` is as in the help: ``--limit -n N``.
-
-    ``more`` are keywords of ``typer.Option``.
-    """
+    """Return a typer option; ``spelling`` is as in the help: ``--limit -n N``; ``more`` are typer's keywords."""
     words = spelling.split()
     names = [word for word in words if word.startswith("-")]
     return typer.Option(*names, help=help_text, metavar=" ".join(words[len(names) :]) or None, **more)

@@ -96,10 +96,7 @@ def _copy_artifacts(store: BlobStore, folder: Path) -> int:
 
 
 def _prove(database: Database, file: Path, artifacts: Path | None) -> int:
-    """Restore a backup to a temporary folder and verify it; return the number of completely read checkpoints.
-
-    Raises BackupFailed.
-    """
+    """Restore a backup temporarily and verify it; return the number of checkpoints read. Raises BackupFailed."""
     with tempfile.TemporaryDirectory(prefix="schedctl-backup-") as folder:
         if database.path is None:
             _read_dump(file)

@@ -23,10 +23,7 @@ _SERVED_STATES = {"accepted", "retired"}
 
 
 def meant(tx: Connection, name: str) -> Version:
-    """Return the version named ``ufm@3``; for ``ufm`` the promoted one, otherwise the newest.
-
-    Raises NotFound, UnknownJob, Refusal.
-    """
+    """Return the version ``ufm@3``; of ``ufm`` the promoted or newest one. Raises NotFound, UnknownJob, Refusal."""
     named = split_version(name)
     if named is not None:
         return versions.get(tx, *named)
