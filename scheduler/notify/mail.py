@@ -29,7 +29,7 @@ from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
 from scheduler.views.chart_facts import pictures_of
 from scheduler.views.needs import REPORT_AGAIN
-from scheduler.views.weekly_report import last_week, make_report
+from scheduler.views.weekly_report import make_report, week_named
 
 WEEKLY, ALERTS = "weekly-report", "alerts"
 _AGAIN_SECONDS = 3_600
@@ -108,7 +108,7 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
     """Write the report due at ``due_at``; return when the next is due, None if this one cannot be made."""
-    week = last_week(due_at, mailing.zone)
+    week = week_named("last", mailing.zone, due_at)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
         body = redacted(message_of(report, pictures_of(ports.database, ports.pools, report)), ports.redact)

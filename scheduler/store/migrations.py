@@ -152,11 +152,6 @@ def _trees(op: Operations) -> None:
     op.drop_table("codes")
 
 
-def _models(op: Operations) -> None:
-    """Refuse changes of verdicts."""
-    _append_only(op, "verdicts")
-
-
 _CONDITIONS = {  # by the event that opens a condition, the events that close it, when this revision was released
     "need.raised": ("need.settled",),
     "pool.silent": ("pool.answers",),
@@ -240,7 +235,7 @@ STEPS = {
     "0004": _spreads,
     "0006": _code,
     "0008": _trees,
-    "0010": _models,
+    "0010": lambda op: _append_only(op, "verdicts"),
     "0012": _causes,
     "0013": _moved_holds,
 }

@@ -55,11 +55,6 @@ class WeekOf:
     end: int
 
 
-def last_week(now: int, zone: str) -> WeekOf:
-    """Return the last complete ISO week in ``zone``."""
-    return week_named("last", zone, now)
-
-
 def week_named(label: str, zone: str, now: int = 0) -> WeekOf:
     """Return the ISO week named ``2026-W47``, "this" or "last", in ``zone`` at ``now``. Raises ValueError."""
     calendar = Calendar("week", zone)

@@ -26,7 +26,7 @@ from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
 from scheduler.report.report import JobSpeed, JudgedVersion, Need, Report, ReportFacts, report_of
-from scheduler.views.weekly_report import last_week, week_named
+from scheduler.views.weekly_report import week_named
 
 START = 1_794_787_200  # Monday 2026-11-16 00:00 UTC
 END = START + WEEK
@@ -261,9 +261,9 @@ def test_a_forecast_beyond_the_plan_goes_on_at_its_pace_and_without_any_there_is
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Pacific/Auckland"])
 def test_weeks_have_names_that_lead_back_to_them_also_across_clock_changes(zone: str) -> None:
     for number in range(60):
-        week = last_week(START + number * WEEK + 3 * DAY, zone)
+        week = week_named("last", zone, START + number * WEEK + 3 * DAY)
         assert week_named(week.label, zone) == week
-        assert last_week(week.end, zone) == week
+        assert week_named("last", zone, week.end) == week
 
 
 @pytest.mark.parametrize("label", ["2026-47", "2026-W54", "W47", "2026-W"])

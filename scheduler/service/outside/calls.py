@@ -100,11 +100,9 @@ class Calls:
         Work that hung before is not waited for again. Raises what the work raised, instead of its answer.
         """
         with self._lock:
-            begun = {
-                name: _Call(f"{kind} {name}", work[name], self) for name in work if (kind, name) not in self._calls
-            }
-            self._calls |= {(kind, name): call for name, call in begun.items()}
-        self._wait(list(begun.values()))
+            new = {name: _Call(f"{kind} {name}", work[name], self) for name in work if (kind, name) not in self._calls}
+            self._calls |= {(kind, name): call for name, call in new.items()}
+        self._wait(list(new.values()))
         with self._lock:
             over = self._pop_finished(kind, work)
         for call in over.values():

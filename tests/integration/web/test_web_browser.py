@@ -13,7 +13,7 @@ from scheduler.notify.mail import message_of
 from scheduler.service.requests import queue
 from scheduler.store import runs
 from scheduler.views.chart_facts import pictures_of
-from scheduler.views.weekly_report import last_week, make_report, render
+from scheduler.views.weekly_report import make_report, render, week_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +124,7 @@ def test_the_weekly_report_fits_and_can_be_read_as_a_file_and_as_a_message(
 ) -> None:
     """Its HTML has no page of ours around it; a message's pictures come beside it and its reader places them."""
     app = App(load(year.config, {}))
-    report = make_report(year.database, app.pools, last_week(year.now, "UTC"), "UTC", year.now)
+    report = make_report(year.database, app.pools, week_named("last", "UTC", year.now), "UTC", year.now)
     pictures = pictures_of(year.database, app.pools, report)
     message = message_of(report, pictures)
     html = message["html"]
