@@ -242,7 +242,7 @@ def export(
 
 @command("schedctl corpus verify", "schedctl corpus verify 3f2a")
 def verify_corpora(cli: Cli, version: Annotated[str | None, argument("VERSION", "Default: all.")] = None) -> None:
-    """Check every byte of versions and their mixtures; change nothing. Exits with 9 when one is damaged or missing."""
+    """Check every byte of versions and their mixtures. Exits with 9 if one is damaged or missing. Changes nothing."""
     folder = cli.app.training_data.folder
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
