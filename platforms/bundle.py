@@ -111,8 +111,6 @@ def _readable(archive: Path) -> Iterator[None]:
 
 
 class _Unpacking:
-    """The state of unpacking one archive into one new folder."""
-
     def __init__(self, archive: Path, folder: Path, limits: BundleLimits) -> None:
         self._archive = archive
         self._folder = folder

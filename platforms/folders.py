@@ -79,8 +79,7 @@ class Folders:
 
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that occupy the pool: those that wait or run, or whose state is unclear."""
-        sessions = self.observed(self.keys(), observe)
-        return {key: one for key, one in sessions.items() if is_live(one)}
+        return {key: one for key, one in self.observed(self.keys(), observe).items() if is_live(one)}
 
     def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
         """Return, sorted, those of ``keys`` that have a folder and whose sessions ended or never started."""

@@ -93,8 +93,7 @@ def declared_options(kind: Any) -> tuple[Declared, ...]:
     for field in fields(kind):
         marks = (mark for mark in get_args(hints[field.name])[1:] if isinstance(mark, Written))
         how = next(marks, Written())
-        name = how.name or field.name
-        options.append(Declared(field.name, name, plain[field.name], field.default, how))
+        options.append(Declared(field.name, how.name or field.name, plain[field.name], field.default, how))
     return tuple(options)
 
 

@@ -107,9 +107,8 @@ def late(
     """Return an adapter for one pool that is created at its first use; see LatePlatform. Raises nothing."""
     from platforms.wrap import LatePlatform
 
-    return LatePlatform(
-        platform, partial(load, platform, settings, context), partial(_mark, platform, settings, environ)
-    )
+    make, mark = partial(load, platform, settings, context), partial(_mark, platform, settings, environ)
+    return LatePlatform(platform, make, mark)
 
 
 def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:

@@ -44,9 +44,7 @@ Rule = tuple[object, str, str, str] | tuple[object, str, str, str, str]
 
 def refuse(*rules: Rule) -> None:
     """Raise BadTable for the rules that apply."""
-    if wrong := [
-        BadValue(why, remedy, "".join(beside), key) for applies, key, why, remedy, *beside in rules if applies
-    ]:
+    if wrong := [BadValue(why, remedy, "".join(beside), key) for broken, key, why, remedy, *beside in rules if broken]:
         raise BadTable(wrong)
 
 

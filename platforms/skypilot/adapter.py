@@ -391,5 +391,4 @@ class SkyPilotPlatform(RemoteSessions):
 
 
 def _is_going_down(requests: Sequence[SkyRequest]) -> bool:
-    """Return whether a cluster is being deleted."""
     return any(one.name == "sky.down" and one.is_active for one in requests)

@@ -52,7 +52,6 @@ def _clouds(server: ApiServer, cloud: str) -> Checked:
 
 
 def _price(server: ApiServer, chosen: SkyPilotSettings) -> Checked:
-    """Check the price of an hour with one accelerator in the catalogue."""
     priced, name = server.offers(1), chosen.accelerator
     if not priced:
         return Checked("warning", f"no price of one {name} is in the catalogue", "Set price_per_hour yourself")

@@ -216,7 +216,6 @@ class S3Target:
 
     @contextmanager
     def _explained(self, action: str) -> Iterator[None]:
-        """Translate the store's errors into those of targets."""
         try:
             yield
         except StoreUnreachable as error:

@@ -84,8 +84,7 @@ def _strictly(data: bytes, encoding: str) -> str | None:
 
 def looks_binary(head: bytes) -> bool:
     """Return whether the first kilobytes of a file are binary data."""
-    controls = len(_CONTROL.findall(head.decode("latin-1")))
-    return controls > _BINARY_SHARE * len(head)
+    return len(_CONTROL.findall(head.decode("latin-1"))) > _BINARY_SHARE * len(head)
 
 
 def clean(text: str) -> tuple[str, int, int]:

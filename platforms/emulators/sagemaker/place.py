@@ -259,7 +259,6 @@ class Job:
         return self._run_on_instance(self._types()[0])
 
     def _run_on_instance(self, instance_type: str) -> tuple[str, str, str]:
-        """Run on an instance of a type to the end."""
         with self._lock:
             self._selected, self.started_at = instance_type, self.clock.now()
             self._move("Downloading")

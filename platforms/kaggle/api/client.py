@@ -128,7 +128,6 @@ class KagglePublished:
 
 
 def _page(answer: Answer) -> tuple[list[Entry], str]:
-    """Parse a page of files of a dataset or a model."""
     if wrong := answer.text("errorMessage"):
         raise NoAnswer(plain(wrong))
     field, size = ("datasetFiles", "totalBytes") if answer.has("datasetFiles") else ("files", "size")
