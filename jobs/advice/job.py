@@ -29,10 +29,7 @@ _TPU_IMPORTS = re.compile(rb"^\s*(import|from)\s+(jax|flax|torch_xla)\b", re.MUL
 
 @dataclass(frozen=True, slots=True)
 class JobEstimate:
-    """Estimates for a job that has not run. ``steps_per_hour`` is the speed on one REFERENCE.
-
-    ``device_speedup`` is the factor on the speed for 1, 2, ... devices; ``checkpoint_seconds`` is the time of one save.
-    """
+    """Estimates for a job that has not run: speed on one REFERENCE, factors for 1, 2, ... devices, seconds per save."""
 
     needs: Needs
     steps_per_hour: float

@@ -48,10 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
-    """Run each lane in a forked process, which needs no start of an interpreter; return the exit status.
-
-    A lane exits when its read end of the pipe, ``leash``, reports that the supervisor has ended.
-    """
+    """Run each lane in a forked process, which exits when the pipe ``leash`` shows that the supervisor has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     leash, hold = os.pipe()
     alive: dict[int, LaneOrder] = {}

@@ -29,8 +29,7 @@ class Root(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; aliases are resolved.
 
-        Raises UsageFault with the correct command for known wrong guesses. The error about a misspelled command lists
-        similar names.
+        Raises UsageFault with the correct command for a known wrong guess, or with names similar to an unknown command.
         """
         guess = meant(args, str(own_file(ctx.obj.options.config, os.environ))) if ctx.obj else None
         args = guess or args

@@ -38,30 +38,28 @@ def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, outputs: "Outpu
     The store is listed only for jobs that report a higher checkpoint than is recorded, and for jobs of runs that may
     end now.
     """
-    observation = Observation()
-    _query_platforms(ports, runs, observation, now)
+    result = Observation()
+    _query_platforms(ports, runs, result, now)
     ended: list[Run] = []
     due: list[Run] = []
     for run in runs:
-        with observation.isolated(run.key):
-            ended += [run] if _is_ended(run, observation) else []
-            due += [run] if run in ended and outputs.is_due(run, observation, now) else []
-    _collect_outputs(ports, due, observation, now)
-    observation.collected = {
-        run.key for run in ended if run.key not in observation.unread and run.key not in observation.awaited
-    }
+        with result.isolated(run.key):
+            ended += [run] if _is_ended(run, result) else []
+            due += [run] if run in ended and outputs.is_due(run, result, now) else []
+    _collect_outputs(ports, due, result, now)
+    result.collected = {run.key for run in ended if run.key not in result.unread and run.key not in result.awaited}
     stages: dict[str, str] = {}
     for run in runs:
-        with observation.isolated(run.key):
-            stages[run.key] = _stage(run, observation, now)
+        with result.isolated(run.key):
+            stages[run.key] = _stage(run, result, now)
     to_ask = [run for run in runs if run.key in stages]
     _query_reports(
-        ports, [run for run in to_ask if not isinstance(run.state, Reserved)], stored, observation, stages, outputs
+        ports, [run for run in to_ask if not isinstance(run.state, Reserved)], stored, result, stages, outputs
     )
-    _query_manifests(ports, to_ask, stored, observation, stages, outputs, now)
-    with_result = {key for key, _ in observation.results}
-    outputs.update([run for run in runs if run in ended or run.key in with_result], stored, observation, now)
-    return observation
+    _query_manifests(ports, to_ask, stored, result, stages, outputs, now)
+    with_result = {key for key, _ in result.results}
+    outputs.update([run for run in runs if run in ended or run.key in with_result], stored, result, now)
+    return result
 
 
 def _query_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, now: int) -> None:

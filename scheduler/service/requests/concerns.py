@@ -134,10 +134,7 @@ def of_names(files: Iterable[Path]) -> list[Problem]:
 
 
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
-    """Return the problems of these jobs, for example missing pools and files.
-
-    ``file`` is the file with the jobs, for the messages; "": the models file that defines each job.
-    """
+    """Return the problems of these jobs, such as missing files. ``file`` is their file; "": the models files."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
     result: list[Problem] = []
     for spec, where, label in _defined(settings, specs, file):

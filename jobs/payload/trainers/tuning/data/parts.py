@@ -428,10 +428,7 @@ class _ArrayReader:
                 return False
 
     def _fill(self) -> bool:
-        """Drop the consumed text and read at least as much as is left, so that parsing one record stays linear in time.
-
-        Returns False at the end of the file.
-        """
+        """Read at least as much as is left, so that parsing a record takes linear time; return False at the end."""
         rest = self._buffer[self._position :]
         more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
         if more:
