@@ -371,7 +371,7 @@ class Daemon:
             app = reloaded(self.app, self.load)
             ports = app.ports(self.log, self._ports.epoch)
             configure(app.settings.logging, app.redact)
-        except Exception as error:  # noqa: BLE001 - training continues whatever is wrong with the new settings
+        except Exception as error:  # noqa: BLE001 - training continues even with invalid new settings
             why = " ".join(str(error).split()) or type(error).__name__
             self.log.error("config.not_reloaded", why=why, next="the previous settings stay; correct the file")
             event, facts = "daemon.reload_refused", {"why": why[:_WHY_CHARACTERS]}

@@ -22,7 +22,7 @@ class CodeError(InvalidInput):
 _SECONDS = 120
 # Switches off settings of a repository that make git start programs; the queries here need none of them.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
-# git reads some files of a folder into its memory, whatever their size.
+# git reads some files of a folder into its memory without a size limit.
 _LIMITED = ("sh", "-c", 'ulimit -v 4194304; exec git -c core.packedGitLimit=1g "$@"', "git")
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",  # otherwise git fetches a missing object, by a program that the repository may name

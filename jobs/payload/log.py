@@ -6,7 +6,7 @@ import sys
 from .redact import Redactor
 
 hidden = Redactor()
-"""Takes the secrets of this process's jobs out of whatever leaves it; it knows none until some are added."""
+"""Redacts the secrets of this process's jobs in its output; it knows none until some are added."""
 
 
 def log(lane: int | None, message: str) -> None:

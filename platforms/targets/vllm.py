@@ -151,7 +151,7 @@ class Loopback:
     seconds: int
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ServerAnswer:
-        """Send a request and return the answer, whatever its status. Raises TargetUnreachable."""
+        """Send a request and return the answer, also one with an error status. Raises TargetUnreachable."""
         status, text = self._ask(method, path, body)
         try:
             document = read_json(text)

@@ -18,7 +18,7 @@ class PlannedLane:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A session to run on ``pool`` during [start, end); it is charged once whatever the number of lanes."""
+    """A session to run on ``pool`` during [start, end); it is charged once for any number of lanes."""
 
     pool: str
     start: int

@@ -101,7 +101,7 @@ def find(tx: Connection, key: str) -> CheckpointRecord | None:
 
 
 def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
-    """Return the keys of all recorded checkpoints of ``jobs``, whatever their state."""
+    """Return the keys of all recorded checkpoints of ``jobs``, in any state."""
     return {key for job in jobs for key in tx.execute(_KEYS, {"job": job}).scalars()}
 
 

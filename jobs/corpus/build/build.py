@@ -78,7 +78,7 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
     loader = Loader(findings, options, own_folder=out_dir)
     with manifests.staging(out_dir) as scratch, (scratch / "spool").open("w+b") as spool_file:
         spool = Spool(spool_file, findings, keywords, rules)
-        # Sorted, so that findings are listed in the same order whatever the order of the arguments.
+        # Sorted, so that findings are listed in the same order for any order of the arguments.
         for source in sorted(sources, key=lambda source: (source.label, repr(source))):
             for document in loader.load(source):
                 spool.add(document)
@@ -400,7 +400,7 @@ def _row(name: str, text: str, document: CorpusDocument) -> bytes:
     if document.metadata:
         row["metadata"] = document.metadata
     # ASCII, because metadata may have lone surrogates, which UTF-8 cannot encode. Sorted, so that copies of a record
-    # are equal whatever the order of their fields.
+    # are equal for any order of their fields.
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
@@ -547,7 +547,7 @@ def clusters(signatures: Sequence[bytes]) -> list[int]:
                 if mine == theirs:
                     unrelated = False
                 elif _similarity(value, signatures[other]) >= SIMILARITY:
-                    # The smaller index is the root, whatever the order of merges.
+                    # The smaller index is the root, for any order of merges.
                     parent[max(mine, theirs)] = min(mine, theirs)
                     unrelated = False
             # One member represents all that are already in its cluster.

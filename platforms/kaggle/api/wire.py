@@ -44,7 +44,7 @@ _INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?:Z|\+00:00
 _EARLIEST = datetime(2015, 1, 1, tzinfo=UTC).timestamp()
 
 
-# Validation of answers. A body without its expected fields counts as no answer, whatever its status.
+# Validation of answers. A body without its expected fields counts as no answer, even with status 200.
 #
 # Kaggle's library replaces a missing field by its default and a truncated enum word by the first with that ending, so a
 # truncated answer would become a state. So fields are parsed here from the JSON: a wrong field is an error.

@@ -50,7 +50,7 @@ class Walk(SessionBuilder):
         if policy.order is not None:
             self.reranked.update(range(len(case.jobs)))
         self.visit_at = [0] * len(case.capacities)
-        self.shut_until = [0] * len(case.capacities)  # no room before, whatever is planned
+        self.shut_until = [0] * len(case.capacities)  # no room before, independently of the plan
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]

@@ -69,7 +69,7 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
         return work()
     except StoreFailure:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one piece of work, the others go on
+    except Exception as error:  # noqa: BLE001 - an error in one piece of work must not stop the others
         reason = ports.redact(why(error))
         ports.log.warning(event, **facts, why=reason, next="tried again")
         fail(reason)

@@ -136,7 +136,7 @@ class CausalLM:
 
     @property
     def layers(self) -> Any:
-        """The decoder's list of equal layers, whatever name the model family gives it."""
+        """The decoder's list of equal layers, whose name differs between model families."""
         decoder = getattr(self._decoder, "language_model", self._decoder)
         return next(part for part in decoder.modules() if isinstance(part, torch.nn.ModuleList))
 

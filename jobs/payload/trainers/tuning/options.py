@@ -235,7 +235,7 @@ def by_layers(options: argparse.Namespace) -> bool:
 
 
 def unshared(options: argparse.Namespace) -> str:
-    """Return why weights cannot be sharded, whatever their size; "" if they can."""
+    """Return why weights of any size cannot be sharded; "" if they can."""
     if options.precision == "fp8":
         return "products in fp8 need whole weights. Omit one of them"
     if options.optimizer == "adamw8bit" and not options.lora:

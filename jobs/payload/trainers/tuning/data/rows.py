@@ -259,7 +259,7 @@ class Rows:
 
 
 class RowOrder:
-    """The rows of each step, whatever the number of devices: each epoch has all rows, shuffled by seed and epoch."""
+    """The rows of each step, equal for any number of devices: each epoch has all rows, shuffled by seed and epoch."""
 
     def __init__(self, rows: int, rows_per_step: int, seed: int) -> None:
         self._rows, self._per_step, self._seed = rows, rows_per_step, seed
