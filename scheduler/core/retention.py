@@ -50,11 +50,16 @@ class RetentionVerdict:
 
 
 def verdicts(
-    saved: Sequence[SavedState], resumes: str | None, needed: Mapping[str, str], target: int, rule: Retention, now: int
+    saved: Sequence[SavedState],
+    resumes_from: str | None,
+    needed: Mapping[str, str],
+    target_step: int,
+    rule: Retention,
+    now: int,
 ) -> dict[str, RetentionVerdict]:
     """Return the verdict on each unexpired checkpoint of one job, by key.
 
-    ``resumes`` is the checkpoint that the job resumes from. ``needed`` gives the reason for others that must stay:
+    ``resumes_from`` is the checkpoint that the job resumes from. ``needed`` gives the reason for others that must stay:
     a live session may read them, or another job is initialised from them.
     """
     good = sorted(
@@ -63,12 +68,12 @@ def verdicts(
         reverse=True,
     )
     newest = {state.key: rank for rank, state in enumerate(good[: rule.newest], start=1)}
-    milestones = _milestones(good, target, rule.milestones)
+    milestones = _milestones(good, target_step, rule.milestones)
 
     def verdict(state: SavedState) -> tuple[bool, str]:
         if state.pinned:
             return True, "pinned"
-        if state.key == resumes:
+        if state.key == resumes_from:
             return True, "the job goes on from it"
         if state.key in needed:
             return True, needed[state.key]

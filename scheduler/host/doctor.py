@@ -373,10 +373,12 @@ def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Prob
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
     places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
     closed = _others_access(state_dir) == 0
-    public = [str(path) for path in places if _others_access(path) and not (closed and path.is_relative_to(state_dir))]
-    if public:
-        remedy = f"Close them: chmod go= {' '.join(public)}"
-        return Checked("warning", f"others on this machine may read {', '.join(public)}", remedy)
+    open_to_all = [
+        str(path) for path in places if _others_access(path) and not (closed and path.is_relative_to(state_dir))
+    ]
+    if open_to_all:
+        remedy = f"Close them: chmod go= {' '.join(open_to_all)}"
+        return Checked("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
     return Checked("ok", f"only this user reads {state_dir}")
 
 

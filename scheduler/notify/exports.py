@@ -111,13 +111,18 @@ def calendar_of(sessions: Sequence[TimelineSession], made_at: int) -> str:
 
     The UID of a planned session consists of pool, jobs and start, so a session that moves is a new appointment.
     """
-    ics = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//uff-scheduler//sessions//EN", "X-WR-CALNAME:Training sessions"]
+    lines = [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        "PRODID:-//uff-scheduler//sessions//EN",
+        "X-WR-CALNAME:Training sessions",
+    ]
     for session in sorted(sessions, key=lambda one: (one.start, one.pool, one.slot)):
         if session.phase not in {"running", "planned"}:
             continue
         jobs = ", ".join(lane.job for lane in session.lanes)
         name = session.key or f"{session.pool}-{'-'.join(lane.job for lane in session.lanes)}-{session.start}"
-        ics += [
+        lines += [
             "BEGIN:VEVENT",
             f"UID:{_escaped(name)}@uff-scheduler",
             f"DTSTAMP:{_instant(made_at)}",
@@ -128,7 +133,7 @@ def calendar_of(sessions: Sequence[TimelineSession], made_at: int) -> str:
             "TRANSP:TRANSPARENT",
             "END:VEVENT",
         ]
-    return "".join(f"{_folded(line)}\r\n" for line in [*ics, "END:VCALENDAR"])
+    return "".join(f"{_folded(line)}\r\n" for line in [*lines, "END:VCALENDAR"])
 
 
 def _instant(at: int) -> str:

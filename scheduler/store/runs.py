@@ -189,10 +189,17 @@ def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: i
 
 
 def close_lane(
-    tx: Connection, key: str, index: int, outcome: Outcome, step: int | None, error: str | None, message: str, now: int
+    tx: Connection,
+    key: str,
+    index: int,
+    outcome: Outcome,
+    end_step: int | None,
+    error_class: str | None,
+    message: str,
+    now: int,
 ) -> None:
     """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended before."""
-    facts: dict[str, Any] = {"end_step": step, "error_class": error, "message": message}
+    facts: dict[str, Any] = {"end_step": end_step, "error_class": error_class, "message": message}
     job = tx.execute(
         update(lanes)
         .where(lanes.c.run == key, lanes.c.lane == index, lanes.c.outcome.is_(None))

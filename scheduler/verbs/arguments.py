@@ -114,5 +114,7 @@ def checked(takes: type[Arguments], args: Mapping[str, Any], *, texts: bool = Fa
     try:
         return takes.model_validate_strings(args, strict=False) if texts else takes.model_validate(args)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)]
-        raise BadRequest("; ".join(wrong[:_SAID_MAX])) from None
+        mistakes = [
+            f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)
+        ]
+        raise BadRequest("; ".join(mistakes[:_SAID_MAX])) from None

@@ -48,19 +48,21 @@ def compare(
             if since is None:
                 raise NotFound("there is only one plan so far", remedy="See: schedctl plan show")
             raise NotFound("no plan as old as --since is kept", remedy="Give a later instant, or leave --since out")
-        begun = [run for run in runs.since(tx, before.made_at) if before.made_at <= run.planned_start < after.made_at]
+        launched = [
+            run for run in runs.since(tx, before.made_at) if before.made_at <= run.planned_start < after.made_at
+        ]
         snapshot = load_snapshot(tx, pools, now, horizon_seconds)
-    changes = session_changes(before, after, begun)
+    changes = session_changes(before, after, launched)
     started = tuple(change.before for change in changes if change.change == "started" and change.before is not None)
     carried = replace(after, placements=(*started, *after.placements))
-    return PlanDiff(before, after, changes, differences(_as_then(snapshot, begun), before, carried))
+    return PlanDiff(before, after, changes, differences(_as_then(snapshot, launched), before, carried))
 
 
-def session_changes(before: Plan, after: Plan, begun: Sequence[Run]) -> tuple[SessionChange, ...]:
-    """Return the sessions that differ, by start; ``begun`` are the runs reserved between the two plans."""
+def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple[SessionChange, ...]:
+    """Return the sessions that differ, by start; ``launched`` are the runs reserved between the two plans."""
     changes: list[SessionChange] = []
     runs = grouped(
-        ((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), run) for run in begun
+        ((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), run) for run in launched
     )
     new = dict(enumerate(sorted(after.placements, key=_by_start)))
     same = grouped((_key(placement), number) for number, placement in new.items())
@@ -88,16 +90,16 @@ def session_changes(before: Plan, after: Plan, begun: Sequence[Run]) -> tuple[Se
     return tuple(sorted(changes, key=lambda change: min(_by_start(p) for p in (change.before, change.after) if p)))
 
 
-def _as_then(snapshot: Snapshot, begun: Sequence[Run]) -> Snapshot:
+def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
     """Return the snapshot with the jobs' steps before the runs in between, so that both plans start from one state.
 
     Those runs count as planned sessions, so their steps are not counted twice.
     """
     steps: dict[str, int] = {}
-    for run in begun:
+    for run in launched:
         for lane in run.lanes:
             steps.setdefault(lane.job, lane.restore_step or 0)
-    keys = {run.key for run in begun}
+    keys = {run.key for run in launched}
     jobs = tuple(replace(job, done_step=steps.get(job.name, job.done_step)) for job in snapshot.jobs)
     pools = tuple(replace(view, live=tuple(run for run in view.live if run.key not in keys)) for view in snapshot.pools)
     return replace(snapshot, jobs=jobs, pools=pools)

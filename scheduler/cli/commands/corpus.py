@@ -201,7 +201,9 @@ def show_leaks(
     cli: Cli,
     file: Annotated[Path, argument("SET", "A test set: a file of items.")],
     version: Annotated[str | None, option("--corpus VERSION", "Default: the current one.")] = None,
-    model: Annotated[str | None, option("--model MODEL[@N]", "What it and its ancestors trained on instead.")] = None,
+    model: Annotated[
+        str | None, option("--model MODEL[@N]", "Compare with what this and its ancestors were trained on instead.")
+    ] = None,
 ) -> None:
     """Show which items of a test set stand in a corpus, also reformatted, reworded or with other names."""
     folder = cli.app.training_data.folder

@@ -25,14 +25,20 @@ from scheduler.store.jobs import JobRecord
 
 
 def add(
-    db: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False, limits: AgentLimits | None = None
+    database: Database,
+    specs: Sequence[JobSpec],
+    now: int,
+    by: str,
+    *,
+    go_on: bool = False,
+    limits: AgentLimits | None = None,
 ) -> list[JobRecord]:
     """Add jobs, whose code, lock and inputs are stored, to the end of the queue, all or none.
 
     With ``go_on`` a job with the name of a removed job resumes from its checkpoints. ``limits`` are those of an agent.
     Raises Refusal, Refused, NeedsApproval.
     """
-    with db.write() as tx:
+    with database.write() as tx:
         for spec in specs:
             note(tx, spec)
         queued = {record.spec.name: record.spec.share for record in jobs.everything(tx)}
