@@ -37,8 +37,7 @@ def warned(database: Database) -> Callable[..., list[str]]:
             capabilities=Capabilities(sees_stop_flag=flag), find=lambda keys, now: {"run-1": observed}
         )
         cli: Any = SimpleNamespace(
-            app=SimpleNamespace(database=database, pools={"kaggle": None}),
-            platform=lambda pool: platform,
+            app=SimpleNamespace(database=database, pools={"kaggle": None}, platform=lambda pool: platform),
             now=NOW + 60,
             out=SimpleNamespace(warn=said.append, instant=str),
         )
