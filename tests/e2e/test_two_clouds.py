@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ class TwoClouds:
     kaggle: KaggleAccount
     sagemaker: SageMakerAccount
     addresses: tuple[str, str]
+    bucket: str
     daemon: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,7 +81,7 @@ class TwoClouds:
     def begin(self, kaggle: dict[str, Any], sagemaker: dict[str, Any]) -> App:
         """Start the daemon, with what a test sets of the pools; return what reads its database."""
         common = {"session_min": "10m", "setup": "5m", "start_delay": "5m", "stop_margin": "15m", "overrun": "15m"}
-        place = {"bucket": "two-clouds", "region": "us-east-1", "endpoint": self.addresses[1]}
+        place = {"bucket": self.bucket, "region": "us-east-1", "endpoint": self.addresses[1]}
         key = str(self.folder / "kaggle.json")
         options = {"emulator": self.addresses[0], "credentials": key, "checkpoints": "direct"}
         quick = {"idle_milliseconds": "100", "pause_milliseconds": "0"}
@@ -147,8 +149,9 @@ def clouds(tmp_path: Path, aws_credentials: None) -> Iterator[TwoClouds]:
     (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (tmp_path / "kaggle.json").chmod(0o600)
     with KaggleServer(kaggle) as one, SageMakerServer(sagemaker) as two:
-        two.make_bucket("two-clouds")
-        made = TwoClouds(tmp_path, clock, kaggle, sagemaker, (one.address, two.address))
+        bucket = f"two-clouds-{os.urandom(4).hex()}"  # the emulator keeps the objects of an earlier test
+        two.make_bucket(bucket)
+        made = TwoClouds(tmp_path, clock, kaggle, sagemaker, (one.address, two.address), bucket)
         yield made
         if made.daemon is not None:
             made.daemon.terminate()
