@@ -11,10 +11,10 @@ from jobs.payload.whole_file import create_below
 
 CARD, CROISSANT = "README.md", "croissant.json"
 Licences = Mapping[str, Mapping[str, int]]  # by source: texts with each licence
-_HEAD_CHARACTERS = 4_096
+_HEAD_CHARACTERS = 4_096  # the beginning of a text, which is searched for an SPDX line
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([A-Za-z0-9][\w.+ ()-]{0,79})")
 _LICENCE_FILE = re.compile(r"(UN)?LICEN[CS]E|COPYING", re.IGNORECASE)
-_LICENCE_CHARACTERS = 80
+_LICENCE_CHARACTERS = 80  # a longer name of a licence is cut
 FIELDS = ("id", "text", "stage", "domains", "source", "cluster")
 _CONTEXT = {
     "@language": "en",
@@ -33,7 +33,7 @@ _CONTEXT = {
 
 
 def licence_of(text: str, source: str, metadata: Mapping[str, Any]) -> str:
-    """Return the licence that a text, its record or the title of its licence file names; "" if none does."""
+    """Return a text's licence: from its record, an SPDX line, or the title of a licence file; "" if unknown."""
     for key in ("license", "licence"):
         if isinstance(value := metadata.get(key), str) and value.strip():
             return value.strip()[:_LICENCE_CHARACTERS]
@@ -45,7 +45,7 @@ def licence_of(text: str, source: str, metadata: Mapping[str, Any]) -> str:
 
 
 def describe(manifest: CorpusManifest, licences: Licences) -> None:
-    """Write the dataset card and the Croissant file into the folder of a version that has none. Raises OSError."""
+    """Write the dataset card and the Croissant file into a version's folder, unless they exist. Raises OSError."""
     names = sorted({name for counts in licences.values() for name in counts} - {""})
     document = croissant(manifest.version, manifest.train, manifest.held_out, names, "application/jsonlines")
     create_below(manifest.folder, CARD, card(manifest, licences).encode())
@@ -57,7 +57,7 @@ def card(manifest: CorpusManifest, licences: Licences) -> str:
     splits = [("train", "train-*"), ("heldout", "heldout.*")]
     files = [{"split": split, "path": path} for split, path in splits]
     head = {"tags": ["uff-scheduler"], "configs": [{"config_name": "default", "data_files": files}]}
-    # What is JSON is YAML as well.
+    # The header is YAML. Every JSON value is valid YAML.
     front = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items())
     facts = [
         ("texts", f"{manifest.rows:,}, of which {manifest.held_out.rows:,} held out"),
@@ -65,11 +65,11 @@ def card(manifest: CorpusManifest, licences: Licences) -> str:
         ("read, exact copies left out", f"{manifest.documents_read:,}, {manifest.duplicates:,}"),
         ("groups of near duplicates and single texts", f"{manifest.clusters:,}"),
         *((f"without items of {name}", digest) for digest, name in manifest.parameters.get("test_sets", {}).items()),
-        *((f"weight of {one['path']}", _weight(one)) for one in manifest.parameters.get("weights", ())),
+        *((f"weight of {weight['path']}", _weight(weight)) for weight in manifest.parameters.get("weights", ())),
     ]
     sources = [
-        (name, f"{one['texts']:,}", f"{one['bytes']:,}", f"{one['held_out']:,}", _named(licences.get(name, {})))
-        for name, one in sorted(manifest.shares.get("source", {}).items())
+        (name, *(f"{share[key]:,}" for key in ("texts", "bytes", "held_out")), _licences(licences.get(name, {})))
+        for name, share in sorted(manifest.shares.get("source", {}).items())
     ]
     return "\n".join(
         [
@@ -99,12 +99,12 @@ def _weight(weight: Mapping[str, Any]) -> str:
     return f"{weight['weight']:g}{limit}"
 
 
-def _named(counts: Mapping[str, int]) -> str:
+def _licences(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name or 'none named'} ({count:,})" for name, count in sorted(counts.items()))
 
 
 def croissant(version: str, train: Sequence[Shard], held_out: Shard, licences: Sequence[str], form: str) -> str:
-    """Return the Croissant 1.0 description of the files of a version, whose media type is ``form``."""
+    """Return the Croissant 1.0 description of a version's files as JSON; ``form`` is their media type."""
     objects = [
         {
             **_node("cr:FileObject", shard.name),
@@ -116,7 +116,7 @@ def croissant(version: str, train: Sequence[Shard], held_out: Shard, licences: S
         for shard in (*train, held_out)
     ]
     pattern = f"train-*{PurePosixPath(held_out.name).suffix}"
-    trained = {**_node("cr:FileSet", "train-files"), "encodingFormat": form, "includes": pattern}
+    train_files = {**_node("cr:FileSet", "train-files"), "encodingFormat": form, "includes": pattern}
     sources = {"train": {"fileSet": {"@id": "train-files"}}, "heldout": {"fileObject": {"@id": held_out.name}}}
     document = {
         "@context": _CONTEXT,
@@ -125,7 +125,7 @@ def croissant(version: str, train: Sequence[Shard], held_out: Shard, licences: S
         "description": f"Training texts of corpus version {version}, and texts that are held out to measure models.",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         **({"license": list(licences)} if licences else {}),
-        "distribution": [*objects, trained],
+        "distribution": [*objects, train_files],
         "recordSet": [_records(name, source) for name, source in sources.items()],
     }
     return json.dumps(document, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Errors of a corpus as a whole, and findings. A bad record is a finding, never an error."""
+"""Errors, which stop the work on a corpus, and findings: problems of single records, which never stop a build."""
 
 import json
 from collections import Counter
@@ -21,8 +21,8 @@ class NoSuchVersion(CorpusError):
     def __init__(self, version: str, versions: Sequence[str]) -> None:
         self.version = version
         self.versions = tuple(versions)
-        here = f"here are {', '.join(versions)}" if versions else "none has been built here"
-        super().__init__(f"there is no corpus {version or 'yet'}", here, "See `schedctl corpus show`, or build one")
+        why = f"here are {', '.join(versions)}" if versions else "none has been built here"
+        super().__init__(f"there is no corpus {version or 'yet'}", why, "See `schedctl corpus show`, or build one")
 
 
 class CorpusDamaged(CorpusError):
@@ -53,7 +53,7 @@ class BadParameter(CorpusError):
         super().__init__(f"{name} is {value!r}, but must be {allowed}")
 
 
-DETAIL_CHARACTERS = 200
+DETAIL_CHARACTERS = 200  # a longer detail of a finding is cut
 
 
 class Kind(StrEnum):
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CorpusFinding:
-    """One problem of a record: its place (`line` counts lines or array elements from 1) and a description."""
+    """One problem of a record. `line` counts lines or array elements of `source` from 1; 0 means the whole file."""
 
     kind: Kind
     source: str
@@ -101,7 +101,7 @@ class Findings:
     listed: list[CorpusFinding] = field(default_factory=list)
 
     def add(self, kind: Kind, source: str, line: int, detail: str) -> None:
-        """Count a finding, and list it while its kind has room."""
+        """Count a finding; list it if fewer than `listed_per_kind` of its kind are listed."""
         self.counts[kind] += 1
         if self.counts[kind] <= self.listed_per_kind:
             self.listed.append(CorpusFinding(kind, source, line, detail[:DETAIL_CHARACTERS]))

@@ -19,24 +19,24 @@ _ROWS_AT_ONCE = 10_000
 def export_corpus(corpus: CorpusManifest, folder: Path, *, parquet: bool) -> list[str]:
     """Write a version into an empty folder and return the names of its files.
 
-    A Parquet file has a column per key of a row; values other than ``domains`` and texts are JSON. Raises Refusal
-    without pyarrow; CorpusDamaged, OSError.
+    A Parquet file has one column per key of the rows; values other than texts and ``domains`` become JSON text. Raises
+    Refusal if pyarrow is missing, CorpusDamaged and OSError.
     """
-    written = [*corpus.train, corpus.held_out]
-    verify_shards(corpus.folder, written)
+    shards = [*corpus.train, corpus.held_out]
+    verify_shards(corpus.folder, shards)
     if parquet:
-        columns = _columns(corpus, written)
-        written = [_parquet(corpus.folder, shard, folder, columns) for shard in written]
+        columns = _columns(corpus, shards)
+        shards = [_parquet(corpus.folder, shard, folder, columns) for shard in shards]
     else:
-        for shard in written:
+        for shard in shards:
             shutil.copyfile(corpus.folder / shard.name, folder / shard.name)
-    described = (corpus.folder / CROISSANT).is_file()  # not by a release that made no descriptions
-    licences = json.loads((corpus.folder / CROISSANT).read_text()).get("license", []) if described else []
-    text = (corpus.folder / CARD).read_text(encoding="utf-8") if described else card(corpus, {})
+    has_card = (corpus.folder / CROISSANT).is_file()  # older releases wrote no card and no Croissant file
+    licences = json.loads((corpus.folder / CROISSANT).read_text()).get("license", []) if has_card else []
+    text = (corpus.folder / CARD).read_text(encoding="utf-8") if has_card else card(corpus, {})
     (folder / CARD).write_text(text, encoding="utf-8")
     form = "application/x-parquet" if parquet else "application/jsonlines"
-    (folder / CROISSANT).write_text(croissant(corpus.version, written[:-1], written[-1], licences, form))
-    return [*(shard.name for shard in written), CARD, CROISSANT]
+    (folder / CROISSANT).write_text(croissant(corpus.version, shards[:-1], shards[-1], licences, form))
+    return [*(shard.name for shard in shards), CARD, CROISSANT]
 
 
 def _columns(corpus: CorpusManifest, files: Sequence[Shard]) -> list[str]:
@@ -61,7 +61,7 @@ def _parquet(source: Path, shard: Shard, folder: Path, columns: Sequence[str]) -
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with texts in all columns but ``domains``."""
+    """Return a row for Parquet: values other than texts, None and ``domains`` as JSON text."""
     return {
         name: value if name == "domains" or value is None or isinstance(value, str) else json.dumps(value)
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""The folder of corpora: versions, the current version, and sources added by hand."""
+"""The folder that holds all corpora: their versions, the current version, and the sources that people added by hand."""
 
 import fcntl
 import heapq
@@ -24,8 +24,8 @@ _ID = itemgetter(0)
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _POINTER = "current.json"
 _SOURCES = "sources.json"
-_GOING = ".going-"
-_REMEDY = "remove this file, add sources again that were added by hand, and build: schedctl corpus build"
+_DELETED = ".going-"  # prefix of a version that is being deleted
+_REMEDY = "Delete this file, add the sources again that were added by hand, and run `schedctl corpus build`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CorpusFolder:
         return tuple(sources)
 
     def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
-        """Add and remove sources; return the remaining ones."""
+        """Add and remove sources that people add by hand; return all that remain, in order."""
         with self.locked("sources"):
             kept = [source for source in dict.fromkeys((*self.added(), *add)) if source not in drop]
             write_whole(self.root / _SOURCES, json.dumps(kept))
@@ -106,7 +106,7 @@ class CorpusFolder:
 
     @contextmanager
     def locked(self, what: str, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold an exclusive lock among all processes; calls ``waits`` before waiting for it."""
+        """Hold the lock ``what`` against all other processes; call ``waits`` first if another process holds it."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / f".{what}.lock").open("wb") as lock:
             try:
@@ -117,14 +117,14 @@ class CorpusFolder:
             yield
 
     def delete(self, version: str) -> None:
-        """Delete a version atomically; may be repeated. Raises OSError."""
+        """Delete a version: rename its folder, then delete that. A repeated call completes it. Raises OSError."""
         if not _VERSION.fullmatch(version):
             return
-        going = self.root / f"{_GOING}{version}"
-        if (self.root / version).exists() and not going.exists():
-            (self.root / version).rename(going)
-        if going.exists():
-            shutil.rmtree(going)
+        deleted = self.root / f"{_DELETED}{version}"
+        if (self.root / version).exists() and not deleted.exists():
+            (self.root / version).rename(deleted)
+        if deleted.exists():
+            shutil.rmtree(deleted)
 
 
 def _read(path: Path) -> Any:
@@ -139,7 +139,7 @@ def _read(path: Path) -> Any:
 
 class _Text(NamedTuple):
     id: str
-    counts: dict[str, int]  # by source, of the texts that only this one's version has
+    only_here: dict[str, int]  # counts by source of the texts that only this text's version has
     is_held_out: bool
     tags: Any
     source: str
@@ -149,8 +149,8 @@ class _Text(NamedTuple):
 class Difference:
     """The differences of two versions: counts of texts, and changed parameters as (old, new).
 
-    `added` and `removed` count by source. `now_trained` and `now_held_out` changed sides: a model that was trained on
-    the old version measures too well on these. `retagged` have another stage or other domains.
+    `added` and `removed` count by source. `now_trained` texts were held out before. `now_held_out` texts were training
+    text before, so a model of the old version measures too well on them. `retagged`: other stage or domains.
     """
 
     old: str
@@ -172,22 +172,22 @@ def difference(old: CorpusManifest, new: CorpusManifest) -> Difference:
     compared = Difference(old.version, new.version, parameters=changed)
     both = heapq.merge(_texts(old, compared.removed), _texts(new, compared.added), key=_ID)
     for _, texts in groupby(both, key=_ID):
-        was, *others = texts
+        before, *others = texts
         if not others:
-            label = label_of(was.source)
-            was.counts[label] = was.counts.get(label, 0) + 1
+            label = label_of(before.source)
+            before.only_here[label] = before.only_here.get(label, 0) + 1
             continue
-        (now,) = others
+        (after,) = others
         compared.same += 1
-        compared.retagged += was.tags != now.tags
-        compared.now_trained += was.is_held_out and not now.is_held_out
-        compared.now_held_out += now.is_held_out and not was.is_held_out
+        compared.retagged += before.tags != after.tags
+        compared.now_trained += before.is_held_out and not after.is_held_out
+        compared.now_held_out += after.is_held_out and not before.is_held_out
     return compared
 
 
-def _texts(manifest: CorpusManifest, counts: dict[str, int]) -> Iterator[_Text]:
-    """Yield all texts, sorted by ID, as the files are."""
+def _texts(manifest: CorpusManifest, only_here: dict[str, int]) -> Iterator[_Text]:
+    """Yield all texts of a version sorted by ID. Its files are sorted by ID too."""
     held_out = ((row, True) for row in rows_of(manifest.folder, manifest.held_out))
     trained = ((row, False) for shard in manifest.train for row in rows_of(manifest.folder, shard))
     for row, is_held_out in heapq.merge(trained, held_out, key=lambda pair: str(pair[0]["id"])):
-        yield _Text(row["id"], counts, is_held_out, (row["stage"], row["domains"]), row["source"])
+        yield _Text(row["id"], only_here, is_held_out, (row["stage"], row["domains"]), row["source"])

@@ -1,4 +1,4 @@
-"""The manifest of a corpus, `corpus.json`, named by its content; shards; and folders that appear atomically."""
+"""The manifest of a corpus (`corpus.json`), whose version is a digest of its content; its files; atomic publication."""
 
 import fcntl
 import hashlib
@@ -17,7 +17,7 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.manifest import sha256_file, sync
 
 FORMAT = 2
-_READ = frozenset({1, FORMAT})  # corpora of older versions stay readable
+_READABLE_FORMATS = frozenset({1, FORMAT})  # corpora of older versions stay readable
 MANIFEST_NAME = "corpus.json"
 MANIFEST_BYTES_MAX = 64 << 20
 FINDINGS_NAME = "findings.jsonl"
@@ -26,12 +26,12 @@ _ROW = frozenset({"id", "text", "stage", "domains", "source", "cluster"})
 
 @dataclass(frozen=True, slots=True)
 class CorpusManifest:
-    """A finished corpus. All numbers describe its content; nothing depends on machine or time.
+    """A finished corpus. All numbers describe its content; none depends on machine or time.
 
-    `parameters` decide the content for given sources; `stages` and `domains` count rows per tag; `findings` count per
-    kind; `encodings` count decoded pieces; `near_duplicates` are rows that share a cluster with an earlier one. The
-    following are empty in format 1: `shares` are texts, bytes and held-out texts by `source`, `stage` and `domain`, and
-    then by name; `overlap` are texts of two domains; `keywords` are texts with each keyword of each domain.
+    The sources and `parameters` decide the content. `stages` and `domains` count rows by tag, `findings` by kind,
+    `encodings` count decoded pieces. `near_duplicates` counts rows that share a cluster with an earlier row. The last
+    three are empty in format 1: `shares` counts texts, bytes and held-out texts by `source`, `stage` or `domain` and
+    then by name, `overlap` texts by pair of domains, `keywords` texts by domain and keyword.
     """
 
     folder: Path
@@ -54,7 +54,7 @@ class CorpusManifest:
 
     @property
     def rows(self) -> int:
-        """Number of rows, training and held-out."""
+        """The number of rows, training and held-out."""
         return sum(shard.rows for shard in (*self.train, self.held_out))
 
     @property
@@ -79,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a manifest. Raises CorpusDamaged if it is missing, unreadable, of another format, or was changed."""
     with reading(path, "not JSON"):
         fields = bounds.read_json(read_bounded(path, MANIFEST_BYTES_MAX))
-    if not isinstance(fields, dict) or fields.get("format") not in _READ:
+    if not isinstance(fields, dict) or fields.get("format") not in _READABLE_FORMATS:
         raise CorpusDamaged(path, f"not of format {FORMAT} or older")
     if content_version(fields) != fields.get("version"):
         raise CorpusDamaged(path, "its content does not match its version")
@@ -87,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def rows_of(folder: Path, shard: "Shard") -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of a corpus. Raises CorpusDamaged."""
+    """Yield the rows of a corpus file. Raises CorpusDamaged."""
     path = folder / shard.name
     with reading(path, "not rows of a corpus"), path.open("rb") as file:
         for line in file:
@@ -97,12 +97,12 @@ def rows_of(folder: Path, shard: "Shard") -> Iterator[dict[str, Any]]:
             yield row
 
 
-def publish_by_content(value: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:
-    """Publish ``folder`` with the manifest ``value`` as ``beginning`` + version, unless it exists; return its path."""
-    fields = {"format": written_in, **asdict(value)}
+def publish_by_content(value: Any, file_format: int, folder: Path, file: str, parent: Path, prefix: str = "") -> Path:
+    """Write manifest ``value`` to ``folder``; move that to ``parent``/``prefix`` + version, if new; return its path."""
+    fields = {"format": file_format, **asdict(value)}
     del fields["folder"]
     fields["version"] = content_version(fields)
-    target = parent / f"{beginning}{fields['version']}"
+    target = parent / f"{prefix}{fields['version']}"
     if not target.exists():
         (folder / file).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", encoding="ascii")
         publish(folder, target)
@@ -176,7 +176,7 @@ _PREFIX = ".building-"
 
 @contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """Yield a temporary folder inside `parent`; one at a time: others wait, and sweep what a killed one left."""
+    """Yield a temporary folder in `parent`, under a lock; first delete the folders that killed processes left there."""
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -25,11 +25,10 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class MixtureFolder:
     """A finished mixture folder.
 
-    `files` are the training files in reading order, corpus files alternating with repeated rows of heavier sources
-    (`_again`) and with those of the domain (`_domain`). `held_out` is the corpus'
-    file, equal for all jobs; `held_out_domain` repeats its rows of the domain. `wanted_bytes` and `extra_bytes` are
-    UTF-8 text bytes of domain data requested and added: `extra_rows` rows in `passes` rounds (the last may be partial)
-    over the `domain_rows`.
+    `files` are the training files in reading order. Each corpus file is followed by a file of repeated rows of heavier
+    sources (`_again`) and one of extra rows of the domain (`_domain`). `held_out` is the corpus' file, the same for all
+    jobs; `held_out_domain` repeats its rows of the domain. `wanted_bytes` and `extra_bytes` are UTF-8 bytes of domain
+    text requested and added: `extra_rows` rows, in `passes` rounds over `domain_rows` rows.
     """
 
     folder: Path
@@ -54,7 +53,7 @@ class MixtureFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a row of the domain is in the corpus, and its text bytes."""
+    """Where a row is in the corpus (offset and length in bytes), and the UTF-8 bytes of its text."""
 
     shard: str
     offset: int
@@ -156,21 +155,21 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
 
 
 def _repeats(weights: Sequence[SourceWeight], row: Mapping[str, Any]) -> int:
-    """Return how often a row is read again; of a fraction by its id, so that the other rows do not matter."""
+    """Return how many extra times a row is read. Its ID decides about a fraction, so other rows have no influence."""
     weight = weight_of(row["source"], weights)
     return int(max(0.0, weight.weight - 1 + int(row["id"][-8:], 16) / (1 << 32))) if weight else 0
 
 
 def _repeated(corpus: CorpusManifest, seed: str) -> list[_Place]:
-    """Return the rows of sources with a weight above one, repeated as often as they are read again, in seeded order."""
+    """Return the extra rows of sources with a weight above one, each as often as it is repeated, in seeded order."""
     weights = [SourceWeight(**weight) for weight in corpus.parameters.get("weights", ())]
     times = partial(_repeats, weights) if any(weight.weight > 1 for weight in weights) else None
     places = enumerate(place for shard in corpus.train for place in _places(corpus.folder, shard, times))
-    return [place for _, place in sorted(places, key=lambda one: _rank(one[1], f"{seed}:again:{one[0]}"))]
+    return [place for _, place in sorted(places, key=lambda pair: _rank(pair[1], f"{seed}:again:{pair[0]}"))]
 
 
 def _places(folder: Path, shard: Shard, times: Callable[[Mapping[str, Any]], int] | None) -> list[_Place]:
-    """Return the rows of a shard without their texts, each repeated by ``times``; None: no row."""
+    """Return where the rows of a shard are, each row ``times(row)`` times. Return no rows if ``times`` is None."""
     result: list[_Place] = []
     offset = 0
     if times is None:
@@ -185,11 +184,11 @@ def _places(folder: Path, shard: Shard, times: Callable[[Mapping[str, Any]], int
 
 
 def _choose(places: Sequence[_Place], wanted: int, max_passes: int, seed: str) -> tuple[list[_Place], int]:
-    """Return rows in seeded order, about `wanted` bytes, and the number of rounds begun."""
+    """Return rows in seeded order, about `wanted` bytes of text in sum, and the number of rounds begun."""
     chosen: list[_Place] = []
     size = 0
-    for passed in range(max_passes if places else 0):
-        for place in sorted(places, key=lambda place: _rank(place, f"{seed}:{passed}")):
+    for round_number in range(max_passes if places else 0):
+        for place in sorted(places, key=lambda place: _rank(place, f"{seed}:{round_number}")):
             # Stop at the size nearest to the target, above or below.
             if size + place.text_bytes / 2 > wanted:
                 return chosen, -(-len(chosen) // len(places))
@@ -217,5 +216,5 @@ def _link(existing: Path, new: Path) -> None:
     try:
         os.link(existing, new)
     except OSError:
-        # Another file system, or one without hard links.
+        # The folders are on different file systems, or theirs has no hard links.
         shutil.copyfile(existing, new)

@@ -1,4 +1,4 @@
-"""Options for reading and tagging sources; the defaults suit text, code and episodes."""
+"""Options for reading and tagging the sources of a corpus; the defaults suit text, code and episodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from jobs.corpus.errors import BadParameter
 from jobs.nouns.values import TABLE, BadValue, Before, Bounds, PositiveSeconds, at_most
 
 STAGES = ("stage_1", "stage_2", "stage_3", "stage_4")
-SHINGLE_WORDS = 5  # words of a run, by which texts are compared
-VALUE = "{value}"  # what a rule puts in its place: what stands under its key
+SHINGLE_WORDS = 5  # consecutive words in one run; texts are compared by their runs
+VALUE = "{value}"  # in a rule's stage or domains: replaced by the value of the rule's key
 
 
 def _text(value: object) -> object:
-    """Rows are compared as text, whatever type a key has there."""
+    """Return an integer as text, because rules compare the values of records as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _must(be: str, what: str = "this rule") -> BadValue:
-    return BadValue(f"{what} must be {be}", "docs/corpus.md has examples")
+def _bad_rule(requirement: str, subject: str = "this rule") -> BadValue:
+    return BadValue(f"{subject} must {requirement}", "docs/corpus.md has examples")
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusRule:
-    """A rule of a person: texts that match get a `stage`, `domains`, or both.
+    """A rule written by a person: texts that match get a `stage`, `domains`, or both.
 
-    `path` is a pattern for a text's source (`*` any characters, also `/`; `?` one; `[ab]` one of these); `key` a dotted
-    key of a JSON record, and `equals` its value as text. Without `equals` any text or integer matches, which `{value}`
-    stands for. A `command` says itself what each text is, within `limit_seconds`; see `jobs/corpus/build/rules.py`.
-    `domains` None says nothing; an empty tuple says that there are none.
+    `path` is a pattern for a text's source (`*` any characters, also `/`; `?` one; `[ab]` one of these). `key` is a
+    dotted key of a JSON record, and `equals` its value as text. Without `equals`, any text or integer matches, and
+    `{value}` stands for it. A `command` returns the tags of all texts within `limit_seconds`; see
+    `jobs/corpus/build/rules.py`. `domains` None sets nothing; an empty tuple sets no domains.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
@@ -43,35 +43,35 @@ class CorpusRule:
     limit_seconds: Annotated[PositiveSeconds, at_most("7d")] = 3_600
 
     def __post_init__(self) -> None:
-        """Refuse rules that match nothing or say nothing. Raises BadValue."""
+        """Raise BadValue for rules that match nothing or set nothing."""
         tags = self.stage is not None or self.domains is not None
         if self.command and (tags or self.key is not None or self.equals is not None):
-            raise _must("a command, perhaps with a path: it says stage and domains itself")
+            raise _bad_rule("have only a command and, if needed, a path: the command sets stage and domains itself")
         if not self.command and (not tags or (self.path is None and self.key is None)):
-            raise _must("a path, a key or a command, the first two with a stage or domains")
+            raise _bad_rule("have a path or a key together with a stage or domains, or a command")
         if self.equals is not None and self.key is None:
-            raise _must("with a key, where something is to equal")
+            raise _bad_rule("have a key, because it has equals")
         if self.command and "/" in self.command[0] and not self.command[0].startswith("/"):
-            raise _must("found by its name alone or named by its whole path", "command")
+            raise _bad_rule("be a program's name without a folder, or its absolute path", "command")
         words = [self.stage or "", *(self.domains or ())]
         if any(VALUE in word for word in words) and (self.key is None or self.equals is not None):
-            raise _must(f"with a key and no equals, where {VALUE} is used")
+            raise _bad_rule(f"have a key and no equals, because it uses {VALUE}")
         if self.stage is not None and VALUE not in self.stage and self.stage not in STAGES:
-            raise _must(f"one of {', '.join(STAGES)}", "stage")
+            raise _bad_rule(f"be one of {', '.join(STAGES)}", "stage")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceWeight:
-    """How often texts are trained on whose source matches ``path``, and at most how many bytes of them are used.
+    """How often a job reads the texts whose source matches ``path``, and how many bytes of these it uses at most.
 
-    A ``weight`` of 0.25 keeps a quarter of these texts, one of 2 gives each of them twice to every job. ``max_bytes``
-    counts each kept text once; None: all of them.
+    A weight of 0.25 keeps a quarter of these texts; with a weight of 2, every job reads each of them twice.
+    ``max_bytes`` counts each kept text once; None means no limit.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
 
     path: Annotated[str, Bounds(min_length=1)]
-    weight: Annotated[float, Bounds(ge=0, le=8)] = 1.0  # more often a text is only memorised
+    weight: Annotated[float, Bounds(ge=0, le=8)] = 1.0  # a text that is read more than 8 times is only memorised
     max_bytes: Annotated[int, Bounds(ge=0, le=1 << 50)] | None = None
 
 
@@ -87,7 +87,7 @@ class CorpusOptions:
     `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag if its keywords weigh at least this share of
     all, or as much as one keyword that only one text in `rarity` has; `docs/corpus.md` has the formula.
     `document_characters`: maximum of a document from plain text; longer texts are split at a pause. `max_record_bytes`:
-    maximum of a JSON record; longer ones are findings. `rules` come before all other tags. Of `weights` the first that
+    maximum of a JSON record; longer ones are findings. `rules` override all other tags. The first of the `weights` that
     matches a text counts.
     """
 
@@ -99,7 +99,7 @@ class CorpusOptions:
     weights: tuple[SourceWeight, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse values that would make an empty or absurd corpus."""
+        """Raise BadParameter for values that would make an empty or absurd corpus."""
         if not 0 < self.relevance <= 1:
             raise BadParameter("relevance", self.relevance, "above 0 and at most 1")
         if not self.rarity > 1:

@@ -377,10 +377,10 @@ def test_a_rule_of_the_corpus_is_read_and_one_that_says_nothing_refused(written:
         None,
         7_200,
     )
-    with pytest.raises(ConfigError, match=r"corpus\.rules\.0: this rule must be a path, a key or a command") as found:
+    with pytest.raises(ConfigError, match=r"corpus\.rules\.0: this rule must have a path or a key together") as found:
         load(written('[[corpus.rules]]\nstage = "stage_3"\n'), {})
     assert "docs/corpus.md" in str(found.value)
-    with pytest.raises(ConfigError, match="whole path"):
+    with pytest.raises(ConfigError, match="absolute path"):
         load(written('[[corpus.rules]]\ncommand = ["./tag.py"]\n'), {})
 
 

@@ -156,7 +156,7 @@ def test_a_command_tags_what_no_other_rule_spoke_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "seconds", "why"),
     [
-        ("import sys; sys.exit('no such model')", 600, "it ended with 1 and said: no such model"),
+        ("import sys; sys.exit('no such model')", 600, "it ended with status 1 and wrote: no such model"),
         ("import threading; threading.Event().wait()", 1, "it was not done after 1 s"),
     ],
 )

@@ -30,14 +30,14 @@ from jobs.payload.scorers.items import BadItems, items_at
 _REPORT_EVERY = 256
 # A domain with fewer clusters cannot spare one for measuring.
 _CLUSTERS_TO_SPARE = 10
-# Upper bounds of the held-out share, so that most texts of a small corpus are for training.
+# Limits for `held_out_wanted`, as shares of all, so that most texts of a small corpus are for training.
 _MOST_CLUSTERS = 0.1
 _MOST_BYTES = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """Progress of a build: documents done in this phase, and `total` if known."""
+    """Progress of a build: the documents done in this phase, `total` if known, and all bytes read."""
 
     phase: Literal["reading", "tagging", "clustering", "writing"]
     documents: int
@@ -63,9 +63,9 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
 
     The version names the content: the same documents and parameters give the same version, whatever the order of
     sources, files and records. An existing corpus is not changed, and nothing incomplete remains after an error or a
-    kill. `domains` are the keywords of each manager; `held_out_fraction` is the share of text bytes kept from training
-    in whole duplicate clusters, and `held_out_wanted` a number of clusters to reach if enough text remains; a training
-    file is closed at `shard_bytes`. Texts that hold an item of `test_sets` are left out, as `find_leaks` finds them.
+    kill. `domains` are the keywords of each manager. `held_out_fraction` is the share of text bytes kept from training
+    in whole duplicate clusters, `held_out_wanted` a number of clusters to reach if enough text remains. A training file
+    is closed at `shard_bytes`. The texts in which `find_leaks` finds an item of `test_sets` are left out.
     """
     if not 0 <= held_out_fraction <= 0.5:
         raise BadParameter("held_out_fraction", held_out_fraction, "from 0 to 0.5")
@@ -84,7 +84,7 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
                 spool.add(document)
                 if spool.documents_read % _REPORT_EVERY == 0:
                     progress(BuildProgress("reading", spool.documents_read, None, loader.bytes_read))
-        compared = _decontaminate(spool, test_sets, find_leaks, findings)
+        compared_sets = _decontaminate(spool, test_sets, find_leaks, findings)
         _sample(spool.entries, options.weights, findings)
         if not spool.entries:
             findings_text = ", ".join(f"{kind} {count}" for kind, count in sorted(findings.counts.items()))
@@ -98,8 +98,8 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
         for rule in rules.commands:
             progress(BuildProgress("tagging", 0, len(ids), loader.bytes_read))
             rows = (json.loads(spool.row(spool.entries[name])) for name in ids)
-            rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
-        tagger = DomainTagger(keywords, (entry.held for entry in entries), options.relevance, options.rarity)
+            rules.run(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
+        tagger = DomainTagger(keywords, (entry.keywords for entry in entries), options.relevance, options.rarity)
         stages = [entry.tags.stage or entry.stage for entry in entries]
         domains_of = [_domains(entry, tagger, keywords) for entry in entries]
         progress(BuildProgress("clustering", 0, len(ids), loader.bytes_read))
@@ -107,32 +107,32 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
         held_out = held_out_clusters(
             cluster_of, [entry.text_bytes for entry in entries], domains_of, held_out_fraction, seed, held_out_wanted
         )
-        kept_apart = [cluster in held_out for cluster in cluster_of]
+        is_held_out = [cluster in held_out for cluster in cluster_of]  # by text
         folder = scratch / "corpus"
         folder.mkdir()
         with closing(_Writer(folder, shard_bytes)) as writer:
             for index, (entry, cluster) in enumerate(zip(entries, cluster_of, strict=True)):
                 tags = {"cluster": cluster, "domains": domains_of[index], "stage": stages[index]}
                 row = spool.row(entry)[:-1] + b"," + json.dumps(tags, separators=(",", ":")).encode("ascii")[1:]
-                writer.write(row, entry.text_bytes, held_out=kept_apart[index])
+                writer.write(row, entry.text_bytes, held_out=is_held_out[index])
                 if index % _REPORT_EVERY == 0:
                     progress(BuildProgress("writing", index, len(ids), loader.bytes_read))
-            train, kept_out = writer.finish()
+            train, held_out_file = writer.finish()
         findings.write(folder / manifests.FINDINGS_NAME)
         manifest = manifests.CorpusManifest(
             folder=out_dir,
             version="",
             train=train,
-            held_out=kept_out,
+            held_out=held_out_file,
             parameters={
                 "domains": {name: sorted(set(words)) for name, words in domains.items()},
                 "held_out_fraction": held_out_fraction,
                 "held_out_wanted": held_out_wanted,
                 "shard_bytes": shard_bytes,
                 "seed": seed,
-                # Not named where they are empty, so that corpora of older versions keep theirs.
+                # Empty values are omitted, so that corpora built by older releases keep their version.
                 **{key: value for key, value in asdict(options).items() if key != "weights" or value},
-                **({"test_sets": compared} if compared else {}),
+                **({"test_sets": compared_sets} if compared_sets else {}),
                 **METHOD,
             },
             documents_read=spool.documents_read,
@@ -145,9 +145,9 @@ def build(  # noqa: PLR0913 - one keyword per number of the recipe
             encodings=dict(loader.encodings),
             held_out_clusters=len(held_out),
             shares={
-                "source": _shares(entries, kept_apart, [(label_of(entry.source),) for entry in entries]),
-                "stage": _shares(entries, kept_apart, [(stage or "none",) for stage in stages]),
-                "domain": _shares(entries, kept_apart, [tagged or ("none",) for tagged in domains_of]),
+                "source": _shares(entries, is_held_out, [(label_of(entry.source),) for entry in entries]),
+                "stage": _shares(entries, is_held_out, [(stage or "none",) for stage in stages]),
+                "domain": _shares(entries, is_held_out, [tagged or ("none",) for tagged in domains_of]),
             },
             overlap=_overlap(domains_of),
             keywords=tagger.counts(),
@@ -168,7 +168,7 @@ def _decontaminate(
     findings: Findings,
 ) -> dict[str, str]:
     """Remove the texts that hold an item of a test set; return the names of the compared sets by digest."""
-    compared: dict[str, str] = {}
+    compared_sets: dict[str, str] = {}
     items: dict[str, str] = {}
     for path in sorted(test_sets):
         try:
@@ -177,26 +177,26 @@ def _decontaminate(
             why = error.strerror if isinstance(error, OSError) else error
             findings.add(Kind.UNREADABLE, path.name, 0, f"a test set that no text was compared with: {why}")
             continue
-        compared[test_set.digest] = path.name
-        # By digest: sets of several models may have the same file name and ids.
+        compared_sets[test_set.digest] = path.name
+        # The key has the digest, because sets of several models may have the same file name and item IDs.
         items |= {f"{test_set.digest} {item.id}": text_of(item.task) for item in test_set.items.values()}
     for name, key in sorted(find_leaks(spool.written(), items).items()) if items else ():
         entry = spool.entries.pop(name)
         digest, _, item = key.partition(" ")
-        detail = f"holds the test item {item} of {compared[digest]}; left out"
+        detail = f"holds the test item {item} of {compared_sets[digest]}; left out"
         findings.add(Kind.TEST_ITEM, entry.source, entry.line, detail)
-    return compared
+    return compared_sets
 
 
 def _sample(entries: dict[str, BuildEntry], weights: Sequence[SourceWeight], findings: Findings) -> None:
-    """Remove texts of which a weight below one or a maximum of bytes leaves no room, whatever their order."""
+    """Remove texts that a weight below one or a maximum of bytes excludes. Their order has no influence."""
     sizes: Counter[SourceWeight] = Counter()
     for name in sorted(entries) if weights else ():
         entry = entries[name]
         if (weight := weight_of(entry.source, weights)) is None:
             continue
         full = weight.max_bytes is not None and sizes[weight] + entry.text_bytes > weight.max_bytes
-        # The last digits, because the first ones decide which texts a maximum leaves out.
+        # Use the last digits of the ID: the first ones set the order, which decides about the maximum of bytes.
         if full or int(name[-8:], 16) >= weight.weight * (1 << 32):
             limit = f"max_bytes {weight.max_bytes}" if full else f"weight {weight.weight:g}"
             findings.add(Kind.SAMPLED_OUT, entry.source, entry.line, f"{limit} of {weight.path}; left out")
@@ -206,28 +206,28 @@ def _sample(entries: dict[str, BuildEntry], weights: Sequence[SourceWeight], fin
 
 
 def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
-    """Return a text's domains: those of rules, else of its keywords, and the manager that it names."""
+    """Return a text's domains: those set by rules, else those of its keywords; and its record's manager."""
     domains = entry.tags.domains
-    named = (entry.manager or "").lower()
-    tagged = set(tagger.tags(entry.held) if domains is None else domains)
-    return tuple(name for name in keywords.domains if name in tagged or name.lower() == named)
+    manager = (entry.manager or "").lower()
+    tagged = set(tagger.tags(entry.keywords) if domains is None else domains)
+    return tuple(name for name in keywords.domains if name in tagged or name.lower() == manager)
 
 
 def _shares(
-    entries: Sequence[BuildEntry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
+    entries: Sequence[BuildEntry], is_held_out: Sequence[bool], names_of: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, int]]:
-    """Return the counts of texts, text bytes and held-out texts by name; a text may have several names."""
+    """Return by name (of a source, stage or domain) the numbers of texts, text bytes and held-out texts."""
     counters: dict[str, Counter[str]] = {}
-    for entry, apart, names in zip(entries, kept_apart, names_of, strict=True):
+    for entry, held_out, names in zip(entries, is_held_out, names_of, strict=True):
         for name in names:
             counts = counters.setdefault(name, Counter({"texts": 0, "bytes": 0, "held_out": 0}))
-            counts.update(texts=1, bytes=entry.text_bytes, held_out=int(apart))
+            counts.update(texts=1, bytes=entry.text_bytes, held_out=int(held_out))
     return {name: dict(counts) for name, counts in counters.items()}
 
 
 def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
     """Return the number of texts that belong to two domains, by the first and then the second name."""
-    pairs = Counter(pair for result in domains_of for pair in combinations(result, 2))
+    pairs = Counter(pair for domains in domains_of for pair in combinations(domains, 2))
     result: dict[str, dict[str, int]] = {}
     for (one, other), count in pairs.items():
         result.setdefault(one, {})[other] = count
@@ -271,11 +271,11 @@ def held_out_clusters(
 ) -> frozenset[str]:
     """Return the clusters to hold out: about `fraction` of the bytes, and at least `wanted` clusters.
 
-    The first three arguments are per text. Each domain with ten clusters or more gets one, if one fits the target; the
-    rest follows in the order of the digests of seed and name. That order does not depend on the other texts, so that a
-    growing corpus keeps nearly all of its held-out texts. Clusters that would exceed the target by more than a tenth
-    are skipped, but of two clusters or more at least one is held out (if `fraction` is above 0). For `wanted` clusters
-    more is held out: up to a tenth of all clusters and 0.15 of all bytes.
+    The first three arguments have one value per text. Each domain with ten clusters or more gets one, if one fits the
+    target. Others follow in the order of the digests of seed and cluster name; other texts do not change that order, so
+    a growing corpus keeps nearly all of its held-out texts. Clusters that would exceed the target by more than a tenth
+    are skipped, but at least one of two or more clusters is held out (if `fraction` is above 0). To reach `wanted`
+    clusters, more is held out: up to a tenth of all clusters and 0.15 of all bytes.
     """
     sizes: Counter[str] = Counter()
     members: defaultdict[str, set[str]] = defaultdict(set)
@@ -289,19 +289,21 @@ def held_out_clusters(
     limit = 1.1 * fraction * sizes.total()
     chosen: set[str] = set()
     held_bytes = 0
-    wishes = [members[name] for name in sorted(members) if len(members[name]) >= _CLUSTERS_TO_SPARE]
-    for wished in wishes:
-        if chosen.isdisjoint(wished):
-            fitting = next((name for name in order if name in wished and held_bytes + sizes[name] <= limit), None)
+    large_domains = [members[name] for name in sorted(members) if len(members[name]) >= _CLUSTERS_TO_SPARE]
+    for domain_clusters in large_domains:
+        if chosen.isdisjoint(domain_clusters):
+            candidates = (name for name in order if name in domain_clusters)
+            fitting = next((name for name in candidates if held_bytes + sizes[name] <= limit), None)
             if fitting:
                 chosen.add(fitting)
                 held_bytes += sizes[fitting]
-    enough = min(wanted, int(_MOST_CLUSTERS * len(sizes)))
-    for most, by_bytes in ((limit, True), (_MOST_BYTES * sizes.total(), False)):
+    enough_clusters = min(wanted, int(_MOST_CLUSTERS * len(sizes)))
+    for most_bytes, by_bytes in ((limit, True), (_MOST_BYTES * sizes.total(), False)):
         for name in order:
-            if held_bytes >= limit * 0.9 / 1.1 if by_bytes else len(chosen) >= enough:
+            # `limit` is eleven tenths of the target; nine tenths are enough.
+            if held_bytes >= limit * 0.9 / 1.1 if by_bytes else len(chosen) >= enough_clusters:
                 break
-            if name not in chosen and held_bytes + sizes[name] <= most:
+            if name not in chosen and held_bytes + sizes[name] <= most_bytes:
                 chosen.add(name)
                 held_bytes += sizes[name]
     return frozenset(chosen or {min(sizes, key=lambda name: (sizes[name], name))})
@@ -310,7 +312,7 @@ def held_out_clusters(
 # Documents are cleaned and deduplicated on the way to disk; only signatures and tags stay in memory.
 @dataclass(frozen=True, slots=True)
 class BuildEntry:
-    """A kept document: where its row is in the spool, and what clustering and the manifest need."""
+    """A kept document: the position of its row in the spool, and the facts for clustering and the manifest."""
 
     offset: int
     length: int
@@ -320,13 +322,13 @@ class BuildEntry:
     signature: bytes
     stage: str | None
     manager: str | None
-    held: int  # keywords, as bits
-    tags: Tags  # of rules
+    keywords: int  # as bits, see Keywords.in_text
+    tags: Tags  # set by rules
     licence: str
 
 
 class Spool:
-    """Collects documents in `file`; `entries` are the kept texts by identity."""
+    """Collects documents: their rows in `file`, all other facts in `entries`, by the ID of the text."""
 
     def __init__(self, file: BinaryIO, findings: Findings, keywords: Keywords, rules: Rules) -> None:
         self.entries: dict[str, BuildEntry] = {}
@@ -342,23 +344,23 @@ class Spool:
         self.documents_read += 1
         text, controls, surrogates = clean(document.text)
         if controls:
-            self._note(Kind.CONTROL_CHARACTERS, document, f"{controls} removed")
+            self._add_finding(Kind.CONTROL_CHARACTERS, document, f"{controls} removed")
         if surrogates:
-            self._note(Kind.LONE_SURROGATE, document, f"{surrogates} replaced")
+            self._add_finding(Kind.LONE_SURROGATE, document, f"{surrogates} replaced")
         words = normalised(text)
         if not words:
-            self._note(Kind.EMPTY_TEXT, document, "white space only; left out")
+            self._add_finding(Kind.EMPTY_TEXT, document, "white space only; left out")
             return
         name = identity(words)
-        tags = self._rules.of(document)  # of copies too: findings must not depend on their order
+        tags = self._rules.of(document)  # for copies too, so that the order of copies does not change the findings
         try:
             row = _row(name, text, document)
         except RecursionError:
-            self._note(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
+            self._add_finding(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
             return
         present = self.entries.get(name)
         if present:
-            self._note(Kind.DUPLICATE, document, f"same text as in {present.source}; left out")
+            self._add_finding(Kind.DUPLICATE, document, f"same text as in {present.source}; left out")
             # Copies may differ in tags and metadata. Which one is kept must not depend on their order.
             if self.row(present) <= row:
                 return
@@ -375,14 +377,14 @@ class Spool:
             signature=present.signature if present else signature(words),
             stage=document.stage,
             manager=document.manager,
-            held=self._keywords.held(text),
+            keywords=self._keywords.in_text(text),
             tags=tags,
             licence=licence_of(text, document.source, document.metadata),
         )
         self._end += len(row) + 1
 
     def written(self) -> Path:
-        """Return the file with all rows, a line each; lines of copies that were replaced are blank."""
+        """Return the path of the file of rows, one per line; replaced rows are blank lines."""
         self._file.flush()
         return Path(self._file.name)
 
@@ -391,7 +393,7 @@ class Spool:
         self._file.seek(entry.offset)
         return self._file.read(entry.length)
 
-    def _note(self, kind: Kind, document: CorpusDocument, detail: str) -> None:
+    def _add_finding(self, kind: Kind, document: CorpusDocument, detail: str) -> None:
         self._findings.add(kind, document.source, document.line, detail)
 
 
@@ -399,8 +401,8 @@ def _row(name: str, text: str, document: CorpusDocument) -> bytes:
     row: dict[str, Any] = {"id": name, "text": text, "source": document.source, **_cleaned(document.fields)}
     if document.metadata:
         row["metadata"] = document.metadata
-    # ASCII, because metadata may have lone surrogates, which UTF-8 cannot encode. Sorted, so that copies of a record
-    # are equal for any order of their fields.
+    # ASCII, because metadata may have lone surrogates, which UTF-8 cannot encode. Keys are sorted, so that copies of a
+    # record are equal for any order of their fields.
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
@@ -432,8 +434,8 @@ class Keywords:
         self.words = sorted({word for words in self.domains.values() for word in words})
         self._patterns = [(word, re.compile(rf"(?<![^\W_]){re.escape(word)}")) for word in self.words]
 
-    def held(self, text: str) -> int:
-        """Return the words in a text as bits: bit n is set for word n."""
+    def in_text(self, text: str) -> int:
+        """Return the keywords of a text as bits: bit n is set for word n of `words`."""
         lowered = text.lower()
         bits = 0
         for number, (word, at_start) in enumerate(self._patterns):
@@ -446,15 +448,15 @@ class Keywords:
 class DomainTagger:
     """Tags texts by domain once all texts are known, because the weight of a keyword depends on its rarity.
 
-    A keyword in m of n texts weighs log((n + 1) / (m + 0.5)); nothing if m is 0. A text belongs to a domain if its
-    keywords weigh at least `relevance` of all of the domain's, or log(`rarity`): as much as independent keywords that
-    one text in `rarity` would have together.
+    A keyword in m of n texts weighs log((n + 1) / (m + 0.5)), or 0 if m is 0. A text belongs to a domain if its
+    keywords weigh at least `relevance` of the sum for the domain, or log(`rarity`): the weight of independent keywords
+    that one text in `rarity` has together.
     """
 
-    def __init__(self, keywords: Keywords, held: Iterable[int], relevance: float, rarity: float) -> None:
+    def __init__(self, keywords: Keywords, texts: Iterable[int], relevance: float, rarity: float) -> None:
         self._texts = 0
         counts = [0] * len(keywords.words)
-        for bits in held:
+        for bits in texts:
             self._texts += 1
             for number in range(len(counts)):
                 counts[number] += bits >> number & 1
@@ -472,16 +474,16 @@ class DomainTagger:
         self._keywords = keywords
         self._tags_by_words: dict[int, tuple[str, ...]] = {}
 
-    def tags(self, held: int) -> tuple[str, ...]:
-        """Return the domains, sorted, of a text with these words."""
-        if held not in self._tags_by_words:
-            weighed = {
-                name: sum(weight for bit, weight in weighted if held & bit) for name, weighted in self._domains.items()
+    def tags(self, bits: int) -> tuple[str, ...]:
+        """Return the domains, sorted, of a text with these keywords."""
+        if bits not in self._tags_by_words:
+            weight_of_domain = {
+                name: sum(weight for bit, weight in weighted if bits & bit) for name, weighted in self._domains.items()
             }
-            self._tags_by_words[held] = tuple(
-                name for name, weight in weighed.items() if weight and weight >= self._needed[name]
+            self._tags_by_words[bits] = tuple(
+                name for name, weight in weight_of_domain.items() if weight and weight >= self._needed[name]
             )
-        return self._tags_by_words[held]
+        return self._tags_by_words[bits]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the number of texts with each keyword, by domain."""
@@ -494,7 +496,7 @@ BAND_ROWS = 4
 SIMILARITY = 0.7
 _POINTS = tuple(range(0, 1 << 32, (1 << 32) // SIGNATURE_SIZE))
 METHOD = {"shingle_words": SHINGLE_WORDS, "signature_size": SIGNATURE_SIZE, "similarity": SIMILARITY}
-# Members of a bucket that are compared with a new text; without a limit boilerplate would make the time quadratic.
+# Members of a bucket that are compared with a new text. Without a limit, boilerplate makes the time quadratic.
 _COMPARED = 32
 
 
@@ -504,7 +506,7 @@ def normalised(text: str) -> bytes:
 
 
 def identity(words: bytes) -> str:
-    """Return the name of a normalised text: the first 32 hex digits of its SHA-256."""
+    """Return the ID of a normalised text: the first 32 hex digits of its SHA-256."""
     return hashlib.sha256(words).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""Rules by which people tag texts: by path, by a key of the record, or by a command."""
+"""Tag texts by rules that people write: by path, by a key of the record, or by a command."""
 
 import json
 import os
@@ -19,20 +19,20 @@ from jobs.payload.bounds import read_json
 
 _ANSWER_BYTES = 1 << 16
 _TAIL_BYTES = 400  # last output of a failed command that is shown
-# Variables that a command gets, besides those for programs and locales: no secret of the daemon.
-_KEPT = re.compile("HOME|VIRTUAL_ENV")
+# Variables that a command inherits besides those for programs and locales. It gets no secret of the daemon.
+_KEPT_VARIABLES = re.compile("HOME|VIRTUAL_ENV")
 
 
 @dataclass(slots=True)
 class Tags:
-    """The values that rules assign to one text; None: not assigned."""
+    """The values that rules set for one text; None means not set."""
 
     stage: str | None = None
     domains: tuple[str, ...] | None = None
 
 
 class Rules:
-    """Rules in order: the first with a stage, or with domains, decides; commands last. An unknown tag is a finding."""
+    """Rules in order: the first that sets a stage or domains wins; commands come last. An unknown tag is a finding."""
 
     def __init__(self, rules: Iterable[CorpusRule], domains: Collection[str], findings: Findings) -> None:
         self._rules = tuple(rules)
@@ -49,7 +49,7 @@ class Rules:
         return tuple(rule for rule in self._rules if rule.command)
 
     def of(self, document: CorpusDocument) -> Tags:
-        """Return the values that the rules for paths and keys assign to a document."""
+        """Return the values that the rules for paths and keys set for a document."""
         tags = Tags()
         for rule in self._rules:
             if rule.command or not _fits_path(rule, document.source):
@@ -62,14 +62,14 @@ class Rules:
             self._apply(tags, stage, domains, document.source, document.line)
         return tags
 
-    def ask(self, rule: CorpusRule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
+    def run(self, rule: CorpusRule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
         """Run a rule's command on texts and set the tags, by ID, that no earlier rule has set. Raises CorpusError.
 
-        It reads a JSON object per line: `id`, `source`, `text`, and `metadata` if any. It writes one for each text that
-        it knows: `id`, `stage`, `domains`, in any order; null and absent values are ignored. `folder` is for temporary
-        files.
+        The command reads a JSON object per line: `id`, `source`, `text`, and `metadata` if any. It writes an object
+        per text it can tag, in any order: `id`, `stage`, `domains`; null and absent values are ignored. Temporary
+        files are in `folder`.
         """
-        question_file, answered = folder / "asked", folder / "answered"
+        question_file, answer_file = folder / "questions", folder / "answers"
         name = Path(rule.command[0]).name
         known_ids = set()
         with question_file.open("wb") as questions:
@@ -77,22 +77,22 @@ class Rules:
                 if _fits_path(rule, str(row["source"])):
                     known_ids.add(row["id"])
                     questions.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-        with question_file.open("rb") as questions, answered.open("w+b") as answers:
+        with question_file.open("rb") as questions, answer_file.open("w+b") as answers:
             _run(rule, questions, answers, folder)
             answers.seek(0)
             for number, answer in _answers(answers, name, self._findings):
-                wanted = str(answer.get("id"))
-                if wanted not in known_ids:
-                    detail = f"{wanted!r} is the id of no text that it was asked about; not used"
+                text_id = str(answer.get("id"))
+                if text_id not in known_ids:
+                    detail = f"{text_id!r} is not the id of a text in its input; not used"
                     self._findings.add(Kind.BAD_TAG, name, number, detail)
                     continue
                 stage, domains = answer.get("stage"), answer.get("domains")
                 if domains is not None and not (isinstance(domains, list) and all(isinstance(d, str) for d in domains)):
-                    self._findings.add(Kind.BAD_TAG, name, number, "domains are no list of names; not used")
+                    self._findings.add(Kind.BAD_TAG, name, number, "domains is not a list of names; not used")
                     domains = None
-                self._apply(tags[wanted], None if stage is None else str(stage), domains, name, number)
+                self._apply(tags[text_id], None if stage is None else str(stage), domains, name, number)
         question_file.unlink()
-        answered.unlink()
+        answer_file.unlink()
 
     def _apply(self, tags: Tags, stage: str | None, domains: Collection[str] | None, source: str, line: int) -> None:
         if tags.stage is None and stage is not None:
@@ -122,7 +122,7 @@ def _value(metadata: Mapping[str, Any], key: str) -> str | None:
 
 
 def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
-    output = folder / "said"
+    output = folder / "stderr"
     with output.open("w+b") as errors:
         try:
             child = subprocess.Popen(
@@ -131,7 +131,7 @@ def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path)
                 stdout=answers,
                 stderr=errors,
                 cwd=folder,
-                env=child_environment(_KEPT),
+                env=child_environment(_KEPT_VARIABLES),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -147,7 +147,7 @@ def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path)
         if code:
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
             words = errors.read().decode("utf-8", "replace").strip()
-            raise _failed(rule, f"it ended with {code}" + (f" and said: {words}" if words else ""))
+            raise _failed(rule, f"it ended with status {code}" + (f" and wrote: {words}" if words else ""))
     output.unlink()
 
 
@@ -162,7 +162,7 @@ def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[in
         if isinstance(answer, dict):
             yield number, answer
         elif line.strip():
-            findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
+            findings.add(Kind.BAD_TAG, name, number, "not a JSON object; not used")
 
 
 def _failed(rule: CorpusRule, why: str) -> CorpusError:

@@ -1,4 +1,4 @@
-"""Bytes as text, records as documents; text that is not UTF-8 is decoded by the encoding that explains most of it."""
+"""Decode bytes to text, by the encoding that explains most of them, and turn records into documents."""
 
 import codecs
 import json
@@ -14,12 +14,12 @@ from jobs.corpus.options import STAGES
 from jobs.payload.trainers.tuning.data.forms import OddRecord, TrainingRecord, read_record, readable
 
 # Bytes are decoded as UTF-8, else as the file declares, else as cp1252 or latin-1; UTF-16 needs a byte order mark.
-# The notation of PEP 263, which editors support in any kind of file.
+# An encoding is declared in the notation of PEP 263, which editors support in any kind of file.
 _DECLARED = re.compile(rb"coding[:=][ \t]*([-\w.]+)")
-# Control characters other than tab, line ends and form feed.
+# All control characters but tab, line ends and form feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_BINARY_SHARE = 0.02
+_BINARY_SHARE = 0.02  # a file with a larger share of control characters is binary data
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Decoded:
 
     @property
     def oddity(self) -> tuple[Kind, str] | None:
-        """The finding about it, if any."""
+        """The finding to report: the kind and the detail; None for undamaged UTF-8."""
         if self.replaced:
             return Kind.BROKEN_ENCODING, f"{self.replaced} broken sequences replaced"
         if not self.encoding.startswith("utf-8"):
@@ -88,7 +88,7 @@ def looks_binary(head: bytes) -> bool:
 
 
 def clean(text: str) -> tuple[str, int, int]:
-    """Return text with LF line ends and without controls and surrogates, and the counts of both."""
+    """Return text with LF line ends, control characters removed and surrogates replaced; and the counts of both."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     surrogates = 0
@@ -104,7 +104,7 @@ _PAUSE = re.compile(r"\n[ \t]*\n(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class CorpusDocument:
-    """One text of a file (``source``, ``line``) with its tags; ``fields`` are the parts that trainers learn."""
+    """One text of a file (``source``, ``line``) with its tags; ``fields`` are the record's parts for trainers."""
 
     text: str
     source: str
@@ -135,7 +135,7 @@ def split_text(text: str, limit: int) -> Iterator[tuple[int, str]]:
 
 
 class Decoding:
-    """Decodes the pieces of a file; adds odd ones to `findings` and counts encodings in `encodings`."""
+    """Decodes the pieces of a file, adds a finding for each odd piece, and counts `encodings`."""
 
     def __init__(self, source: str, findings: Findings, encodings: Counter[str]) -> None:
         self._source = source
@@ -176,9 +176,9 @@ PARTS = ("messages", "conversations", "chosen", "completion", "output")
 def document_of(value: Any, source: str, line: int, findings: Findings) -> CorpusDocument | None:
     """Return the document of a record; None, with a finding, if it has no text.
 
-    A record that trainers learn by its parts (tuning/data/forms.py) keeps these, and its text is all of them in order.
-    The text of others is `text`, else `component_code` followed by one paragraph per kind of note. A null or a wrong
-    type loses the field, not the record.
+    A record with parts for trainers (see tuning/data/forms.py) keeps them; its text is all of them in order. The text
+    of others is `text`, else `component_code` and one paragraph per kind of note. A field that is null or of a wrong
+    type is ignored; the record is kept.
     """
     if not isinstance(value, dict):
         kind = Kind.NULL_FIELD if value is None else Kind.WRONG_TYPE
@@ -219,7 +219,7 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Corpu
 
 
 def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> TrainingRecord | None:
-    """Return a record by its parts; None for plain text, and for an odd record, with a finding."""
+    """Return a record's parts for trainers; None for plain text and, with a finding, for an odd record."""
     if not any(name in record for name in PARTS):
         return None
     try:

@@ -20,7 +20,7 @@ from jobs.payload.trainers.tuning.errors import MissingLibrary
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
-# A table in text whose first line has one of these is records; any other one is text.
+# A text file of columns is read as records if its first line names one of these columns, else as plain text.
 _COLUMNS = {"text", "component_code", *records.PARTS}
 _NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
 _DAMAGED = "the compressed file is damaged or cut off, and is not read from here on"
@@ -34,7 +34,7 @@ _STDLIB_LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A file, or all files below a folder; names and content decide between JSON records and plain text."""
+    """A file, or all files below a folder. Name and content of a file decide whether it is records or plain text."""
 
     path: Path
 
@@ -66,12 +66,12 @@ def parse_source(text: str) -> Source:
 
 
 def label_of(source: str) -> str:
-    """Return the label of the source that a text's source belongs to."""
+    """Return the label of the source that a text comes from; ``source`` is the text's file, as in its row."""
     return Stdlib.label if source.startswith(f"{Stdlib.label}:") else source.partition("/")[0]
 
 
 class Loader:
-    """Reads sources into documents; counts bytes and encodings, and adds findings."""
+    """Reads sources as documents, counts bytes and encodings, and adds findings. Skips ``own_folder``, the corpora."""
 
     def __init__(self, findings: Findings, options: CorpusOptions, own_folder: Path) -> None:
         self.encodings: Counter[str] = Counter()
@@ -146,8 +146,8 @@ class Loader:
         rules = parts.ReadingRules(self._options.max_record_bytes, decoding.decoded, records.DECODER)
         return parts.RecordReader(file, path.name, rules)
 
-    def _records(self, several: Iterable[parts.RecordPart], label: str) -> Iterator[records.CorpusDocument]:
-        for part in several:
+    def _records(self, record_parts: Iterable[parts.RecordPart], label: str) -> Iterator[records.CorpusDocument]:
+        for part in record_parts:
             if part.fault is not None:
                 self._findings.add(Kind(part.fault), label, part.number, part.detail)
             if part.has_value and (document := records.document_of(part.value, label, part.number, self._findings)):
@@ -202,7 +202,7 @@ class Loader:
 
 
 def _reference_topics(path: Path) -> list[tuple[str, str]]:
-    """Return the language reference of `help()`, by topic, from its module with one dictionary."""
+    """Return the language reference of `help()` as (topic, text), sorted; empty if the file does not exist."""
     if not path.is_file():
         return []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -213,7 +213,7 @@ def _reference_topics(path: Path) -> list[tuple[str, str]]:
 
 
 def _holds_records(path: Path, head: bytes) -> bool:
-    """Return whether a file has records: by its name, and of `.json`, `.csv` and `.tsv` also by its beginning."""
+    """Return whether a file has records, by its name and, for `.json`, `.csv` and `.tsv`, also by its beginning."""
     kind = parts.kind_of(path.name)
     text = records.decode(head).text.lstrip("\ufeff \t\r\n")
     if kind == ".json":
