@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 # A session that was asked to exit gets this many times its grace period before it is ended by force: saving a large
 # checkpoint takes longer than the trainer's own grace period.
 _OVERDUE_GRACES = 5
-# Plans are improved by local search if this is a short real time on the scheduled clock.
+# Plans are improved by local search if 60 scheduled seconds last at least one real second.
 _PLANNING_SECONDS = 60
 _POLISH_WALL_SECONDS = 1.0
 _SOCKETS = "/var/run/postgresql"  # libpq's default if an address has no host
 _SHIPPED = shipped("defaults.toml").parent
-_FOLDERS = {"uff-scheduler", ".aws", ".kaggle"}  # hidden as a whole: a file in them may be replaced at any time
+_FOLDERS = {"uff-scheduler", ".aws", ".kaggle"}  # hidden completely, because a file in them may be replaced at any time
 
 
 @dataclass(frozen=True)
 class App:
-    """The settings, and what they describe, created at the first use."""
+    """The settings, and the objects that they describe. Each object is created at its first use."""
 
     settings: Settings
 
@@ -73,13 +73,13 @@ class App:
         return KnownSecrets(self.settings, os.environ)
 
     def read_secret(self, name: str) -> str:
-        """Return a secret that jobs name. Raises ConfigError."""
+        """Return the value of a secret that jobs use, by its name. Raises ConfigError."""
         from config.credentials import read_secret
 
         return read_secret(name, os.environ, self.settings.state_dir)
 
     def hub_token(self) -> str:
-        """Return the token for repositories of the Hub, "" for none. Raises ConfigError."""
+        """Return the token for the Hugging Face Hub, "" if there is none. Raises ConfigError."""
         from config.credentials import hub_token
 
         return hub_token(os.environ, self.settings.state_dir)
@@ -93,7 +93,7 @@ class App:
 
     @cached_property
     def reading(self) -> Database:
-        """The opened database for reading: it refuses every write. Raises StoreFailure."""
+        """The database, opened for reading only. Raises StoreFailure."""
         from scheduler.store.engine import open_database
 
         return open_database(self.settings.database_url, read_only=True)
@@ -113,7 +113,7 @@ class App:
         return {pool.name: with_facts(pool, facts[pool.name]) for pool in self.settings.pools if pool.enabled}
 
     def facts(self) -> dict[str, Facts]:
-        """Return the facts that hold now, by pool: what the settings of a pool say is none."""
+        """Return the current facts by pool. A value that is written in a pool's settings is not a fact."""
         observed, tables = read_facts(self.settings.state_dir), self.settings.written.get("pools", ())
         written = {table["name"]: table for table in tables}
         pools = self.settings.pools
@@ -121,7 +121,7 @@ class App:
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
-        """An adapter for each pool, created when it is used: one that cannot be created does not affect the others."""
+        """The adapters by pool. Each is created at its first use, so that a failure affects one pool only."""
         from platforms.registry import late
 
         return {
@@ -137,7 +137,7 @@ class App:
         return load(wanted.platform, dict(wanted.options), self._context(wanted, state_folder))
 
     def apart(self, pool: str, folder: Path, options: Mapping[str, str], dropped: Collection[str] = ()) -> App:
-        """Return an app of one pool with other options and with its own state folder and store."""
+        """Return an app with one pool, changed options, and its own state folder and artifact store."""
         chosen = next(one for one in self.settings.pools if one.name == pool)
         kept = {name: word for name, word in {**chosen.options, **options}.items() if name not in dropped}
         store, update = self.settings.artifacts, dict[str, object](root=folder / "artifacts")
@@ -147,7 +147,7 @@ class App:
         return App(self.settings.model_copy(update={"state_dir": folder, "artifacts": artifacts, "pools": pools}))
 
     def published(self) -> Published:
-        """Return what the account of the first pool on Kaggle can access, or else this user's. Raises PlatformError."""
+        """Return the Kaggle inputs for the account of the first Kaggle pool, or this user's. Raises PlatformError."""
         from platforms.registry import published, publisher
 
         name = publisher()
@@ -184,7 +184,7 @@ class App:
 
     @cached_property
     def policy(self) -> Policy:
-        """The settings on which decisions depend, as plain values."""
+        """The settings that decisions depend on, as plain values."""
         from scheduler.core.retention import Retention
         from scheduler.service.outside.ports import Policy
 
@@ -199,7 +199,7 @@ class App:
 
     @cached_property
     def training_data(self) -> TrainingData:
-        """The corpus and its mixtures."""
+        """The corpus, and the mixtures of it that jobs train on."""
         from scheduler.service.launch.inputs import TrainingData
 
         return TrainingData(
@@ -213,7 +213,7 @@ class App:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The jobs and domains that the model definitions describe. Raises ProblemsFound."""
+        """The jobs and text domains that the models files define. Raises ProblemsFound."""
         from jobs.catalogue import read_catalogue
 
         return read_catalogue(self.settings.models)
@@ -284,7 +284,7 @@ class App:
         return targets_of(self.settings, os.environ)
 
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        return self.planner.plan(snapshot, incumbent)  # it imports the planner's modules when a plan is needed
+        return self.planner.plan(snapshot, incumbent)  # the first plan imports the planner's modules
 
     def ports(self, log: EventLog, epoch: int) -> Ports:
         """Return the environment of the daemon's use cases, under the lease with ``epoch``."""
@@ -341,11 +341,11 @@ def load_app(config: Path | None = None, environ: Mapping[str, str] | None = Non
     return App(settings)
 
 
-# Private places: files and folders of the daemon, which no session may see.
+# Private paths: files and folders of the daemon that sessions must not see.
 def private_places(
     settings: Settings, secrets: Iterable[Path], database: Path | None, environ: Mapping[str, str]
 ) -> list[Path]:
-    """Return state folder, store, settings, the ``database`` with its side files, and the files of ``secrets``."""
+    """Return the paths of state folder, store, settings, ``secrets``, and ``database`` with its side files."""
     files = [*settings.files, own_file(None, environ), SYSTEM_FILE, *secrets]
     folders = [settings.state_dir, settings.artifacts.root]
     folders += [file.parent if file.parent.name in _FOLDERS else file for file in files if file.parent != _SHIPPED]
@@ -358,9 +358,9 @@ def private_places(
     return [place.absolute() for place in folders]
 
 
-# Pools on a platform that allows one account per owner must have credentials of the same account.
+# A platform that allows one account per owner must not be used with credentials of two accounts.
 def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> dict[str, str]:
-    """Return the accounts of a platform's enabled pools by pool, as far as they are known without a call."""
+    """Return the account names of a platform's enabled pools by pool, as far as they are known without a call."""
     from platforms.registry import account_name
 
     return {
@@ -373,7 +373,7 @@ def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> d
 
 
 def require_one_account(settings: Settings) -> None:
-    """Raise ConfigError if the enabled pools of a platform are known to have several accounts."""
+    """Raise ConfigError if enabled pools of the same platform are known to use different accounts."""
     wrong = []
     for platform in sorted({pool.platform for pool in settings.pools}):
         (first, owner), *others = accounts(settings, os.environ, platform).items() or [("", "")]
@@ -382,7 +382,7 @@ def require_one_account(settings: Settings) -> None:
                 settings.origin("pools"),
                 f"pools.{pool}",
                 "",
-                f"its credentials are of the {platform} account {name}, those of the pool {first} of {owner}: "
+                f"its credentials belong to the {platform} account {name}, those of the pool {first} to {owner}: "
                 "several accounts of one owner are refused (docs/security.md)",
                 "give all these pools credentials of one account, or set enabled = false",
             )

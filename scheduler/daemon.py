@@ -41,24 +41,24 @@ from scheduler.views.long_work import LongWork
 from scheduler.wake import Waker
 
 LOCK_FILE = "daemon.lock"
-_RELOAD, _STOP, _MAIL, _LOOK_SOON = "reload", "stop", "mail", "look soon"
-_WHY_CHARACTERS = 1_000
-_LOOKS_PER_LEASE = 6  # polls of the lease by a daemon that stands by
-_LOOKS_PER_CYCLE = 6  # at most, if late answers arrive or sessions have just begun
-_CLOSE_LOOK_WALL_SECONDS = 10.0  # a shorter cycle needs no additional ones
-_BEGINS_WALL_SECONDS = 60.0
-_LAST_WORDS_SECONDS = 10.0  # real time for launches, messages and deployments to end; other work is repeated later
+_RELOAD, _STOP, _MAIL, _CYCLE_SOON = "reload", "stop", "mail", "cycle soon"
+_WHY_CHARACTERS = 1_000  # of a reason in an event
+_POLLS_PER_LEASE = 6  # polls of the lease by a daemon that stands by
+_CYCLES_PER_INTERVAL = 6  # at most, if late answers arrive or a session has just started
+_SHORT_INTERVAL_WALL_SECONDS = 10.0  # a shorter interval needs no additional cycles
+_JUST_STARTED_WALL_SECONDS = 60.0  # a session this young soon sends its first report, or fails
+_SHUTDOWN_SECONDS = 10.0  # real time for launches, messages and deployments to end; other work is repeated later
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the idle planner's process ends if no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: an event may need a plan, and a warm planner is cheap
 _WATCH_SECONDS = 2.0  # interval of the checks whether the clock was set
 _JUMP_SECONDS = 2.0  # more than a slewed clock differs between two checks
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and the service manager restarts it
-# Settings on which the lock, the lease and the records of a running daemon depend.
+# Settings that cannot change while the daemon runs: its lock, lease and records depend on them.
 _FIXED = ("state_dir", "database_url", "clock")
-_ADDRESS = "NOTIFY_SOCKET"
-_SECONDS = 1.0  # timeout of a message: a service manager that does not read must not delay the daemon
+_ADDRESS_VARIABLE = "NOTIFY_SOCKET"
+_SEND_SECONDS = 1.0  # timeout of a message: a service manager that does not read must not delay the daemon
 _STATUS_CHARACTERS = 200
-_EXTENSIONS = 20
+_EXTENSIONS = 20  # requests for more time at most; one every 15 seconds makes five minutes
 _EXTENSION_SECONDS = 15
 
 
@@ -71,10 +71,10 @@ class ServiceManager:
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> "ServiceManager":
         """Return the service manager that started this process and wants its messages, if there is one."""
-        return cls(environ.get(_ADDRESS, ""))
+        return cls(environ.get(_ADDRESS_VARIABLE, ""))
 
-    def say(self, state: str, status: str) -> bool:
-        """Send a state of sd_notify, such as ``READY``, and a line for people. Only finished work may send WATCHDOG."""
+    def report(self, state: str, status: str) -> bool:
+        """Send a state of sd_notify, such as ``READY``, and a line for people. WATCHDOG is for finished work only."""
         return self._notify(f"{state}=1", _status(status))
 
     @contextmanager
@@ -98,14 +98,14 @@ class ServiceManager:
             asking.join()
 
     def _notify(self, *lines: str) -> bool:
-        """Send one datagram; return whether it was accepted. Without it the manager acts by its own rules."""
+        """Send one datagram and return whether it was accepted. A lost message is not repeated."""
         if not self.address:
             return False
         # A leading @ means the zero byte of an abstract address.
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(_SECONDS)
+                sender.settimeout(_SEND_SECONDS)
                 sender.sendto("\n".join(lines).encode(), address)
         except OSError:
             return False
@@ -130,8 +130,8 @@ class Daemon:
     load: Callable[[], App] | None = None  # reads the settings again, on SIGHUP
     manager: ServiceManager = field(default_factory=ServiceManager.of)
     _stop: threading.Event = field(default_factory=threading.Event)
-    # Work for the main thread. A signal may interrupt anything; only this queue's put is safe then.
-    _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    # Requests to the main thread. A signal handler may interrupt anything; only this queue's put is safe in it.
+    _requests: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _calls: Calls = field(default_factory=Calls)
     _work: LongWork = field(default_factory=LongWork)
     _ports: Ports = field(init=False)
@@ -139,7 +139,7 @@ class Daemon:
     _line: str = ""
     _mail_now: Callable[[], None] = lambda: None
     _logged_up_to: int = 0  # the last event whose ending was logged
-    _needs: int = 0  # number of actions required
+    _actions: int = 0  # number of actions required of people
     _renewed: bool = True  # whether the last renewal of the lease was written
     _failure: BaseException | None = None
     _lease: Lease | None = None
@@ -153,7 +153,7 @@ class Daemon:
         with closing(leases.FileLock(settings.state_dir / LOCK_FILE)), self._signals():
             self._lease = self._win_lease()
             if self._lease is None:
-                self.log.info("daemon.stopped", why="asked to while it stood by")
+                self.log.info("daemon.stopped", why="asked to stop while another daemon held the lease")
                 return
             try:
                 self._use(self.app, self.app.ports(self.log, self._lease.epoch))
@@ -169,8 +169,8 @@ class Daemon:
     def _win_lease(self) -> Lease | None:
         """Return the lease as soon as no other daemon holds it; None if asked to stop before. Raises StoreFailure.
 
-        The locked state folder identifies a daemon, so the lease of a killed daemon of the same folder is acquired at
-        once, with a new epoch. That of another daemon must be released or expire first.
+        The locked state folder identifies a daemon. So the lease of a killed daemon of the same folder is acquired at
+        once, with a new epoch. The lease of another daemon must be released or expire first.
         """
         seconds = self.app.settings.daemon.lease_seconds
         holder = leases.holder_of(self.app.settings.state_dir)
@@ -179,11 +179,11 @@ class Daemon:
             with self.app.database.read() as tx:
                 other = leases.current(tx)
             self.log.info("daemon.standing_by", leader=other.holder if other else "")
-            self.manager.say("READY", "stands by: another daemon holds the lease")
+            self.manager.report("READY", "stands by: another daemon holds the lease")
         while lease is None:
-            if self._next_news(seconds / _LOOKS_PER_LEASE) == _STOP:
+            if self._next_request(seconds / _POLLS_PER_LEASE) == _STOP:
                 return None
-            self.manager.say("WATCHDOG", "stands by: another daemon holds the lease")
+            self.manager.report("WATCHDOG", "stands by: another daemon holds the lease")
             try:
                 lease = leases.acquire(self.app.database, holder, seconds)
             except StoreFailure as error:
@@ -191,19 +191,19 @@ class Daemon:
         return lease
 
     def _credentials(self) -> str:
-        """Return a text that changes with the credentials that are settings or secrets of jobs."""
+        """Return a text that changes when a file with credentials or with secrets of jobs changes."""
         return fingerprint(credential_files(os.environ, self.app.settings.state_dir))
 
-    def _next_news(self, seconds: float) -> str | None:
-        """Return the next work for the main thread; None if there is none for ``seconds``."""
+    def _next_request(self, seconds: float) -> str | None:
+        """Return the next request to the main thread; None if none arrives within ``seconds``."""
         try:
-            return self._news.get(timeout=seconds)
+            return self._requests.get(timeout=seconds)
         except Empty:
             return None
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Put signals into the queue of the main thread while the body runs."""
+        """Turn signals into requests to the main thread while the body runs."""
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
@@ -213,7 +213,7 @@ class Daemon:
                 signal.signal(number, handler)
 
     def _use(self, app: App, ports: Ports) -> None:
-        """Use these settings from the next cycle on; a running cycle ends with the old ones."""
+        """Use this app from the next cycle on; a running cycle ends with the previous one."""
         ports = replace(ports, calls=self._calls)
         # Launches do not wait for results of outdated settings.
         self._calls.forget(("data", "wheels", "open", "plan"))
@@ -223,7 +223,7 @@ class Daemon:
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.schedulers.background import BackgroundScheduler
 
-        # It warns of every cycle that takes longer than its interval, but a later next cycle is intended.
+        # It warns of each cycle that is longer than its interval, but then a later next cycle is intended.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         timer = BackgroundScheduler(
             timezone="UTC",
@@ -232,66 +232,66 @@ class Daemon:
             executors={"default": ThreadPoolExecutor(1), "lease": ThreadPoolExecutor(1), "mail": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "misfire_grace_time": None, "max_instances": 1},
         )
-        self._set_rhythm(timer)
+        self._set_intervals(timer)
 
-        def look_now() -> None:
+        def run_cycle_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
-        # By the main thread: during its shutdown the timer holds a lock for which a cycle would wait.
-        self._calls.on_late = lambda: self._news.put(_LOOK_SOON)
-        self._mail_now = lambda: self._news.put(_MAIL)
-        self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
+        # Through the main thread: during its shutdown the timer holds a lock that a cycle would wait for.
+        self._calls.on_late = lambda: self._requests.put(_CYCLE_SOON)
+        self._mail_now = lambda: self._requests.put(_MAIL)
+        self._write_event("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
         with self._ports.database.read() as tx:
             self._logged_up_to = events.newest_id(tx)
         timer.start()
         try:
-            with closing(Waker(self.app.settings.state_dir, look_now)):
-                look_now()
-                self.manager.say("READY", "holds the lease, looks for what is to be done")
+            with closing(Waker(self.app.settings.state_dir, run_cycle_now)):
+                run_cycle_now()
+                self.manager.report("READY", "holds the lease, starts the first cycle")
                 watch = clock.JumpDetector()
-                handed_over = self._credentials()
-                while (news := self._next_news(_WATCH_SECONDS)) != _STOP:
-                    if news == _RELOAD:
+                last_credentials = self._credentials()
+                while (request := self._next_request(_WATCH_SECONDS)) != _STOP:
+                    if request == _RELOAD:
                         self._guarded(lambda: self._reload(timer))
-                        look_now()
-                    elif news is not None:
-                        self._bring_forward(timer, news)
-                    if (credentials := self._credentials()) != handed_over and self.load is not None:
-                        handed_over = credentials
+                        run_cycle_now()
+                    elif request is not None:
+                        self._bring_forward(timer, request)
+                    if (credentials := self._credentials()) != last_credentials and self.load is not None:
+                        last_credentials = credentials
                         self.log.info("credentials.changed", next="the settings are read again")
-                        self._news.put(_RELOAD)
+                        self._requests.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:
                         # The timer uses the wall clock: after it was set back by an hour, it would sleep for an hour.
-                        self.log.warning("clock.set", seconds=round(jump), next="everything that recurs starts again")
-                        self._set_rhythm(timer)
-                        look_now()
+                        self.log.warning("clock.set", seconds=round(jump), next="all timers start again")
+                        self._set_intervals(timer)
+                        run_cycle_now()
             self.log.info("daemon.stopping")
         finally:
-            self.manager.say("STOPPING", "lets the cycle end; sessions go on")
+            self.manager.report("STOPPING", "waits for the end of the cycle; sessions continue")
             with self.manager.more_time():
                 timer.shutdown(wait=True)
-                self._calls.settle(("launch", "letters", "mail", "deploy"), _LAST_WORDS_SECONDS)
+                self._calls.settle(("launch", "letters", "mail", "deploy"), _SHUTDOWN_SECONDS)
             for folder in self._line_folders():
                 line.remove(folder)
         if self._failure is None:
-            self._note("daemon.stopped", pid=os.getpid())
+            self._write_event("daemon.stopped", pid=os.getpid())
             self.log.info("daemon.stopped")
 
-    def _bring_forward(self, timer: BaseScheduler, news: str) -> None:
-        # Not at once: the answers of that cycle may be late too, and platforms must not be polled all the time.
+    def _bring_forward(self, timer: BaseScheduler, request: str) -> None:
+        """Run the mail job now, or the cycle soon: not at once, since platforms must not be polled all the time."""
         cycle = self.app.clock.wall_seconds(self.app.settings.daemon.cycle_seconds)
-        at = clock.utc_datetime() + timedelta(seconds=cycle / _LOOKS_PER_CYCLE if news == _LOOK_SOON else 0)
-        name = "mail" if news == _MAIL else "cycle"
+        at = clock.utc_datetime() + timedelta(seconds=cycle / _CYCLES_PER_INTERVAL if request == _CYCLE_SOON else 0)
+        name = "mail" if request == _MAIL else "cycle"
         if (job := timer.get_job(name)) is not None and job.next_run_time > at:
             timer.modify_job(name, next_run_time=at)
 
-    def _set_rhythm(self, timer: BaseScheduler) -> None:
+    def _set_intervals(self, timer: BaseScheduler) -> None:
         """Set the timer's intervals by the settings; earlier ones are replaced."""
         settings, wall = self.app.settings.daemon, self.app.clock.wall_seconds
         for name, work, seconds, thread in (
             ("cycle", self._tick, max(0.05, wall(settings.cycle_seconds)), "default"),
-            ("housekeeping", self._keep_house, max(1.0, wall(settings.housekeeping_seconds)), "default"),
+            ("housekeeping", self._run_duties, max(1.0, wall(settings.housekeeping_seconds)), "default"),
             ("mail", self._mail, max(1.0, wall(60)), "mail"),
         ):
             guarded = partial(self._guarded, work, counts=name != "mail")
@@ -314,19 +314,19 @@ class Daemon:
         with self._ports.database.read() as tx:
             live = runs.live(tx)
         waits = _PLANNER_WARM_SECONDS if live else _PLANNER_IDLE_SECONDS
-        if self._watched_closely(live):
+        if self._has_new_session(live):
             self._calls.on_late()
         self.app.planner.rest_when_idle(clock.stopwatch(), waits)
 
-    def _watched_closely(self, live: Sequence[Run]) -> bool:
-        """Return whether a session has just begun, so that its first report or its failure is expected soon."""
+    def _has_new_session(self, live: Sequence[Run]) -> bool:
+        """Return whether a session has just started, so that its first report or its failure is expected soon."""
         wall, now = self.app.clock.wall_seconds, self._ports.clock.now()
-        if wall(self.app.settings.daemon.cycle_seconds) < _CLOSE_LOOK_WALL_SECONDS:
+        if wall(self.app.settings.daemon.cycle_seconds) < _SHORT_INTERVAL_WALL_SECONDS:
             return False
         began = [run.state.started for run in live if isinstance(run.state, Running)]
-        return any(wall(now - at) < _BEGINS_WALL_SECONDS for at in began)
+        return any(wall(now - at) < _JUST_STARTED_WALL_SECONDS for at in began)
 
-    def _keep_house(self) -> None:
+    def _run_duties(self) -> None:
         run_due(self._ports, self._ports.clock.now())
 
     def _mail(self) -> None:
@@ -336,20 +336,20 @@ class Daemon:
 
         ports, now, apart = self._ports, self._ports.clock.now(), partial(self._guarded, counts=False)
 
-        def look_for_needs() -> None:
+        def list_actions() -> None:
             settle(ports, now)
-            self._needs = watch_needs(ports, now, now - WEEK)
+            self._actions = watch_needs(ports, now, now - WEEK)
 
-        apart(look_for_needs)  # messages are sent even if the list cannot be made
+        apart(list_actions)  # messages are sent even if the list cannot be made
         post(ports, self.app.mailing, apart, now)
         self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
 
     def _notify_progress(self) -> None:
-        """Feed the watchdog: a cycle has finished, and the database accepts writes."""
+        """Feed the watchdog if the database accepts writes, and publish the status line. Called after each cycle."""
         with self._ports.database.read() as tx:
-            text = status_line(tx, self._needs)
+            text = status_line(tx, self._actions)
         if self._renewed:
-            self.manager.say("WATCHDOG", text)
+            self.manager.report("WATCHDOG", text)
         if text != self._line:
             for folder in self._line_folders():
                 try:
@@ -364,9 +364,9 @@ class Daemon:
     def _reload(self, timer: BaseScheduler) -> None:
         """Use new settings if all of them are valid; otherwise log why, and keep the old ones."""
         if self.load is None:
-            raise AssertionError("a reload is asked for only where settings can be read")
+            raise AssertionError("a reload is requested only if settings can be read")
         now = round(clock.stopwatch() * 1e6)
-        self.manager.say(f"MONOTONIC_USEC={now}\nRELOADING", "reads the settings again")
+        self.manager.report(f"MONOTONIC_USEC={now}\nRELOADING", "reads the settings again")
         try:
             app = reloaded(self.app, self.load)
             ports = app.ports(self.log, self._ports.epoch)
@@ -377,19 +377,19 @@ class Daemon:
             event, facts = "daemon.reload_refused", {"why": why[:_WHY_CHARACTERS]}
         else:
             self._use(app, ports)
-            self._set_rhythm(timer)
+            self._set_intervals(timer)
             self.log.info("config.reloaded", pools=sorted(ports.pools))
             event, facts = "daemon.reloaded", {"pools": ", ".join(sorted(ports.pools))}
-        self.manager.say("READY", self._line or "goes on")
-        self._note(event, **facts)
+        self.manager.report("READY", self._line or "continues")
+        self._write_event(event, **facts)
 
-    def _note(self, kind: str, **data: Any) -> None:
+    def _write_event(self, kind: str, **data: Any) -> None:
         """Write an event about the daemon itself."""
         with self._ports.write() as tx:
             events.append(tx, kind, "daemon", self._ports.clock.now(), **data)
 
     def _guarded(self, work: Callable[[], object], *, counts: bool = True) -> None:
-        """Run one piece of work; a temporary error is logged and the work retried, a permanent one stops the daemon."""
+        """Run ``work``. A temporary error is logged, and the work is retried; a permanent one stops the daemon."""
         if self._stop.is_set():
             return
         try:
@@ -403,8 +403,8 @@ class Daemon:
             elif isinstance(error, StoreFailure | OSError):
                 self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
             else:
-                # One failed cycle must not end a daemon that watches sessions; one that fails every time watches
-                # nothing.
+                # One failed cycle must not end a daemon that watches sessions. But if every cycle fails, no
+                # session is watched.
                 self.log.exception("cycle.crashed" if counts else "mail.crashed")
                 self._crashes += counts
                 if self._crashes >= CRASHES_MAX:
@@ -415,8 +415,8 @@ class Daemon:
             return
         try:
             self._lease = leases.renew(self.app.database, self._lease, self.app.settings.daemon.lease_seconds)
-            if self._cycled_at is not None:  # with the lease: a cycle may run many times a second
-                # Others see when the next cycle is due.
+            if self._cycled_at is not None:  # written with the lease, since cycles may run many times a second
+                # Commands and pages show when the next cycle is due.
                 at = self._cycled_at + self.app.settings.daemon.cycle_seconds
                 with self.app.database.write() as tx:
                     leases.fence(tx, self._lease.epoch)
@@ -435,30 +435,30 @@ class Daemon:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        # Without settings to reload it runs in a terminal, which was closed.
+        # Without settings to reload it runs in a terminal, and SIGHUP means that the terminal was closed.
         if number == signal.SIGHUP and self.load is not None:
-            self._news.put(_RELOAD)
+            self._requests.put(_RELOAD)
         else:
             self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
         self._stop.set()
-        self._news.put(_STOP)
+        self._requests.put(_STOP)
 
 
 # Reload of settings: all of them are tried before any is used.
 def reloaded(old: App, load: Callable[[], App]) -> App:
-    """Return the app of the present settings, with everything created that may fail.
+    """Return an app of the settings as they are now, with all parts created that may fail.
 
-    A pool that works now and would not work with the new settings is an error; one that waits for a person is not. The
+    A pool that can be opened now, but not with the new settings, is an error; one that waits for a person is not. The
     new app shares the open database of ``old``. Raises ConfigError (also for a change that needs a restart),
     ProblemsFound, PlatformError or StoreError; ``old`` is unchanged then.
     """
     new = load()
-    moved = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]
-    if moved:
+    changed = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]
+    if changed:
         why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
-        raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
+        raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in changed])
     require_one_account(new.settings)
     vars(new)["database"] = old.database  # a cached property: an existing value is not created again
     for part in ("catalogue", "artifacts", "mailing"):
@@ -468,12 +468,12 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
             platform.open()
         except PlatformError:
             # A pool that waits for a person does not prevent a reload.
-            if name in old.platforms and _works(old.platforms[name]):
+            if name in old.platforms and _can_open(old.platforms[name]):
                 raise
     return new
 
 
-def _works(platform: LatePlatform) -> bool:
+def _can_open(platform: LatePlatform) -> bool:
     try:
         platform.open()
     except PlatformError:
@@ -482,10 +482,10 @@ def _works(platform: LatePlatform) -> bool:
 
 
 # The status line, for prompts and the service manager.
-def status_line(tx: Connection, needs: int = 0) -> str:
-    """Return counts of running and waiting sessions and of actions required: ``2 running, 5 waiting``.
+def status_line(tx: Connection, actions: int = 0) -> str:
+    """Return the counts of sessions, jobs and required actions as text, such as ``2 running, 5 waiting``.
 
-    Sessions that wait in their platform's queue are counted apart: ``1 running, 1 in a queue, 5 waiting``.
+    Sessions that wait in their platform's queue are counted separately: ``1 running, 1 in a queue, 5 waiting``.
     """
     jobs = counts.jobs_by_state(tx)
     in_queue = queue_waits.count(tx)
@@ -493,6 +493,6 @@ def status_line(tx: Connection, needs: int = 0) -> str:
     parts += [f"{in_queue} in a queue"] if in_queue else []
     parts.append(f"{jobs['queued']} waiting")
     parts += [f"{jobs[state]} {state}" for state in ("held", "failed") if jobs[state]]
-    if needs:
-        parts.append(f"{counted(needs, 'action')} required")
+    if actions:
+        parts.append(f"{counted(actions, 'action')} required")
     return ", ".join(parts)

@@ -172,7 +172,7 @@ def test_a_session_that_is_listed_late_contradicts_the_visibility(world: World) 
     (need,) = world.required()
     assert need.subject == "visible of paid"
     assert "visibility is 1m (acceptance 2026-11-20, visible)" in need.why
-    assert f"{key} shows otherwise: it was not listed yet 150 s after its launch" in need.why
+    assert f"{key} shows otherwise: its platform did not list it 150 s after its launch" in need.why
 
 
 def test_a_daemon_that_was_away_shows_no_visibility(world: World) -> None:
@@ -192,7 +192,7 @@ def test_a_session_that_shows_up_after_it_was_given_up_contradicts_the_visibilit
     observe_late(world.ports, late, NOW)
     (need,) = world.required()
     assert need.subject == "visible of paid"
-    assert f"it ran {2 * HOUR} s after its launch, though it had not been listed" in need.why
+    assert f"it ran {2 * HOUR} s after its launch, although its platform had not listed it" in need.why
 
 
 @pytest.mark.parametrize(("channel", "subjects"), [(StopChannel.STORE, ["stop-flag of paid"]), (StopChannel.NONE, [])])

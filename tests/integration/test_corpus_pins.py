@@ -96,7 +96,7 @@ def test_a_new_version_is_taken_up_as_the_job_says(world: SimpleNamespace) -> No
     record = queue.take_up(world.database, "ucm", new, NOW, "ann", DAY)
     assert record.spec.mixture == Mixture(corpus=new, renew="update")
     assert data.prefix("ucm").startswith(f"corpus/{new}/")
-    with pytest.raises(Refusal, match=r"bare trains on no corpus\. Give it one first: schedctl queue edit bare"):
+    with pytest.raises(Refusal, match=r"bare does not train on a corpus\. Give it one first: schedctl queue edit bare"):
         queue.take_up(world.database, "bare", new, NOW, "ann", DAY)
 
 
@@ -161,7 +161,7 @@ def test_a_build_that_goes_on_elsewhere_is_waited_for_and_used(world: SimpleName
         while not said:
             other.join(0.01)
     other.join(PATIENCE_SECONDS)
-    assert said[0] == "waits for a build that goes on elsewhere"
+    assert said[0] == "waits for a build of the corpus in another process"
     assert said[-1] == "writing the corpus, 80 % done"
 
 

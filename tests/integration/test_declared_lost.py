@@ -50,7 +50,7 @@ def test_its_run_ends_as_the_person_says(
     with ports.database.read() as tx:
         run = runs.get(tx, KEY)
         assert run.state == Ended(Outcome.PREEMPTED, began + 600, began)  # nothing shows that it trained
-        assert "lost, says ann: its node is off" in run.lanes[0].message
+        assert "declared lost by ann: its node is off" in run.lanes[0].message
         assert isinstance(jobs.get(tx, "ufm").state, Queued)
         (spent,) = [entry for entry in ledger.entries(tx) if entry.kind is EntryKind.SPEND]
         assert (spent.start, spent.end) == (began, began + 600)

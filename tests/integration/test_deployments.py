@@ -272,7 +272,7 @@ def test_a_target_that_the_settings_name_no_more_ends_what_was_on_its_way(world:
     world.cycle()
     with world.ports.database.read() as tx:
         (row,) = deployments.of_model(tx, "ufm")
-    assert (row.state, row.why) == ("failed", "the settings do not name this target any more")
+    assert (row.state, row.why) == ("failed", "this target is no longer in the settings")
 
 
 def test_where_nothing_answers_no_row_says_that_something_serves(world: World) -> None:
@@ -289,7 +289,7 @@ def test_where_nothing_answers_no_row_says_that_something_serves(world: World) -
     assert world.rows() == [(1, "returned"), (2, "returned")]
     with world.ports.database.read() as tx:
         row = deployments.of_model(tx, "ufm")[-1]
-    assert "nothing answers there" in row.why
+    assert "the target does not answer" in row.why
     assert row.evidence["outcome"] == DeployOutcome.DOWN.value
 
 

@@ -187,7 +187,7 @@ def test_a_forecast_ends_it_at_its_best_and_the_hours_go_back(make_ports: Callab
     record = world.record
     assert isinstance(record.state, Done)
     assert (record.checkpoint, record.done_step, record.state.full_target_step) == (best, 800, 1_000)
-    assert record.state.why.endswith("about 2.0 h of sessions that were left went back to the plan")
+    assert record.state.why.endswith("about 2.0 h of sessions are saved")
     with world.database.read() as tx:
         (event,) = events.tail(tx, kinds=["job.finish"], subject="ufm")
         week = facts_of(tx, world)

@@ -104,7 +104,7 @@ def test_the_best_trains_on_and_the_others_end_at_their_rung(world: World) -> No
     world.finish("lr-a", 0.7)
     waits = world.record("lr-a").state
     assert isinstance(waits, Done)
-    assert (waits.why, waits.full_target_step) == ("rung 1 of 2 is trained; the best 1 of 3 train on", 30)
+    assert (waits.why, waits.full_target_step) == ("rung 1 of 2 is trained; the best 1 of 3 continue", 30)
     world.finish("lr-b", 0.5)
     world.cycle = Cycle(world.ports)  # whatever happens to the daemon meanwhile
     world.finish("lr-c", 0.6)

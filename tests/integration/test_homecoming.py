@@ -196,7 +196,7 @@ def test_the_same_step_of_an_earlier_attempt_is_not_what_this_one_saved(
     seen.results[KEY, 0] = LaneReport(run=KEY, lane=0, job="ufm", checkpoint_step=STEP, restored_step=restored)
     home = OutputCollection(world.ports)
     home.update([run], LiveJobs({"ufm": 1_000}, {"ufm": STEP - 100}, earlier), seen, world.clock.present)
-    assert seen.awaited == {KEY: f"step {STEP} of ufm is not here, or damaged"}
+    assert seen.awaited == {KEY: f"step {STEP} of ufm has not arrived, or is damaged"}
     seen.awaited.clear()
     home.update([run], LiveJobs({}, {}, [*earlier, manifest_key("ufm", STEP, 2)]), seen, world.clock.present)
     assert not seen.awaited

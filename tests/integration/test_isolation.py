@@ -281,7 +281,7 @@ def test_an_adapter_that_stumbles_closes_its_pool_until_it_answers(
         turn(world)
         turn(world)
         with world.database.read() as tx:
-            assert "stumbled" in limits.closures(tx)["desk"][1]
+            assert "its adapter raised" in limits.closures(tx)["desk"][1]
         assert isinstance(state(world, GOOD), Running)
     turn(world)
     with world.database.read() as tx:

@@ -116,7 +116,7 @@ def daemon_works(settings: Settings, database: Database, make: Callable[..., Por
     app = App(settings)
     daemon = Daemon(app, log)
     timer = BackgroundScheduler(timezone="UTC")
-    daemon._set_rhythm(timer)
+    daemon._set_intervals(timer)
     timer.start(paused=True)
     timer.shutdown(wait=False)
     assert app.clock.now() < 2**63

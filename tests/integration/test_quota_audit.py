@@ -259,7 +259,7 @@ def test_sessions_are_asked_to_save_before_others_have_used_up_their_quota(
         (run,) = runs.live(tx)
     assert isinstance(run.state, Stopping) == asked
     if isinstance(run.state, Stopping):
-        assert f"{left} s of it are left, the sessions that run were to have {HOUR} s" in run.state.why
+        assert f"{left} s are left, and the running sessions have planned {HOUR} s" in run.state.why
 
 
 def test_sessions_that_fit_into_what_is_left_go_on(books: Books) -> None:
@@ -291,7 +291,7 @@ def test_what_runs_elsewhere_settles_nothing_and_is_asked_nothing(books: Books) 
         states = {run.key: run.state for run in runs.live(tx)}
     asked = states.pop("uff-ufm-0003")
     assert isinstance(asked, Stopping)
-    assert asked.why.endswith(f"900 s of it are left, the sessions that run were to have {2 * HOUR} s")
+    assert asked.why.endswith(f"900 s are left, and the running sessions have planned {2 * HOUR} s")
     assert [type(state) for _, state in sorted(states.items())] == [Running, Submitting]
 
 
@@ -305,7 +305,7 @@ def test_a_quota_that_is_used_up_has_nothing_left_rather_than_less(books: Books,
     with books.ports.database.read() as tx:
         (run,) = runs.live(tx)
     assert isinstance(run.state, Stopping)
-    assert "nearly used up: 0 s of it are left" in run.state.why
+    assert "nearly used up: 0 s are left" in run.state.why
 
 
 @pytest.mark.parametrize(("cause", "stays"), [(Cause.PERSON, True), (Cause.QUOTA_UNREADABLE, False)])
@@ -413,7 +413,7 @@ def test_a_late_bill_is_held_against_our_books_once(
     assert sorted((length(entry), entry.credit) for entry in found) == sorted(entries or [])
     for entry in found:
         assert (entry.run, entry.at, entry.price_microdollars_per_hour) == (key, NOW, 700)
-        assert entry.evidence == f"the bill says {HOUR + bill[1] - bill[0]} s: Billable 3,660 s"
+        assert entry.evidence == f"the platform bills {HOUR + bill[1] - bill[0]} s: Billable 3,660 s"
     told = [] if entries is None else [{"pool": "kaggle", "seconds": bill[1] - bill[0]}]
     assert books.happened("bill.checked") == told
 

@@ -331,7 +331,7 @@ def test_a_step_that_stands_still_while_heartbeats_go_on_is_seen_by_the_daemon_t
 def test_a_session_that_writes_the_daemons_words_itself_is_not_called_stalled(make_world: Callable[..., World]) -> None:
     world = make_world()
     assert not _beat(world, 600)
-    why = "stop flag: no new step for too long, the daemon says: the newest is 7, for 70 min"
+    why = "stop flag: the daemon saw no new step for too long: the newest is step 7, for 70 min"
     assert not isinstance(world.end(60, outcome="yielded", why=why), Held)
     assert world.told("job.stalled") == []
 

@@ -278,7 +278,7 @@ def test_what_was_taken_back_is_barred_and_nothing_is_promoted_by_itself_until_a
     assert (world.states(), world.in_force()) == ([(1, "retired"), (2, "accepted")], 2)
     with world.database.write() as tx:
         gone, back = rollback(tx, "ufm", "it lies", NOW, "somebody")
-    assert (gone.name, gone.why, back and back.name) == ("ufm@2", "returned: it lies", "ufm@1")
+    assert (gone.name, gone.why, back and back.name) == ("ufm@2", "rolled back: it lies", "ufm@1")
     assert (world.states(), world.in_force()) == ([(1, "accepted"), (2, "rejected")], 1)
     world.judged("c", [1.0] * ITEMS)
     assert (world.states()[2], world.in_force()) == ((3, "accepted"), 1)
@@ -299,7 +299,7 @@ def test_a_person_may_overrule_and_both_words_stay(world: World) -> None:
         (said,) = evaluations.verdicts_of(tx, version)
         (against,) = evaluations.overrules_of(tx, version)
     assert (said.verdict, against.was, against.by) == ("rejected", "rejected", "somebody")
-    with pytest.raises(Refusal, match="accepted as it is"):
+    with pytest.raises(Refusal, match="accepted already"):
         world.ask(overrule, 1, "accepted", "again")
     with pytest.raises(Refusal, match="these gates have judged ufm@1"):
         world.ask(evaluated_again, 1)

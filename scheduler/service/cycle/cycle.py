@@ -49,30 +49,30 @@ from scheduler.store.watched import Watched
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # without events and with nothing due
 _PLAN_AGAIN_SECONDS = 600  # if a due session could not be launched
-# Events of a launch that went as planned; they are no reason for another plan.
+# Events of a launch that went as planned; the plan considers them already.
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
-_AWAITED = ("data", "inputs", "wheels", "quota", "components")  # launches wait for it: a plan is made when it is done
-_EVENTS_MAX = 200
-_AT_ONCE = 500
+_AWAITED = ("data", "inputs", "wheels", "quota", "components")  # work before launches; when it is done, a plan is made
+_EVENTS_MAX = 200  # of a launch; more of them lead to another plan
+_ENDINGS_AT_ONCE = 500  # the next cycle logs the others
 _GOOD = frozenset({Outcome.FINISHED, Outcome.YIELDED, Outcome.CANCELLED})
 _RUNS = frozenset(f"run.end_{outcome}" for outcome in Outcome)
 _JOBS = frozenset({"job.finish", "job.fail", "job.park", "job.hold", "job.cancel", "job.release", "job.requeue"})
 _BAD_STATES = frozenset({"failed", "held"})
-# An expected start changes with each scheduling pass. It is stored if it moved by this, or by a tenth of the wait.
+# An expected start in a queue changes often. It is stored if it moved by more than this, and a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A plan, what was left out of it, and the newest event it considers; perhaps of a request some cycles ago.
+    """A plan, the jobs and pools that were left out of it, the other jobs, and the newest event that it considers.
 
-    ``changes_at`` is when time allows another start without an event.
+    ``changes_at`` is when a start becomes possible without a further event. The request may be some cycles old.
     """
 
     plan: Plan
     left_out: isolation.LeftOut
-    knows: int
+    newest_event: int
     planned: set[str]
     changes_at: int | None
 
@@ -80,7 +80,7 @@ class _Planned:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     live: list[Run]
-    wishes: Mapping[str, tuple[Wish, str]]
+    wishes: Mapping[str, tuple[Wish, str]]  # by job: the request that its session must follow, and its author
     stored: LiveJobs
     watched: list[Watched]
 
@@ -91,14 +91,14 @@ class _Loaded:
 
 
 class Cycle:
-    """Runs cycles. Its state may be lost: when to plan next, the current plan, the last heartbeats and stop flags."""
+    """Runs cycles. Its state, such as the current plan and the last heartbeats, may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.plan_at = 0  # UTC second at which a plan is made even without an event
         self._planned_event = -1
         self._planning = False  # a plan is being made
-        self._sweeps: Sequence[str] = ()  # sweeps with a decision to store
+        self._sweeps: Sequence[str] = ()  # sweeps of jobs for which a decision must be stored
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._rejections = border.RejectionLog(ports)
@@ -128,7 +128,7 @@ class Cycle:
         self._ports.calls.begin()
         now = self._settle()
         may_plan = self._may_plan(now)
-        if may_plan:  # before the plan: idle sessions wait for this
+        if may_plan:  # before the plan, because idle sessions wait for their next job
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
         halve = partial(halvings.look, self._ports, self._sweeps, now)
         isolation.apart(self._ports, "cycle.step_failed", halve, None, step="halvings")
@@ -139,9 +139,9 @@ class Cycle:
         return now
 
     def _may_plan(self, now: int) -> bool:
-        """Return whether all launches are recorded; after a restore those that the backup lacks are searched first."""
+        """Return whether plans may be made. After a restore, the launches that the backup lacks are found first."""
         if self._looks_back is None:
-            with self._ports.database.read() as tx:  # restored, and the missing runs were not searched for yet
+            with self._ports.database.read() as tx:  # a backup was restored, and the search is not complete
                 self._looks_back = due.RESTORED in due.next_due(tx)
         if self._looks_back:
             done = self._ports.calls.gather("catch up", {"": partial(catch_up, self._ports, now)})
@@ -149,7 +149,7 @@ class Cycle:
         return not self._looks_back
 
     def drain(self, why: str) -> bool:
-        """Launch nothing, ask every live session to save and exit; return whether all have ended and are billed."""
+        """Launch nothing and ask all live sessions to save and exit; return whether all have ended and are billed."""
         self._ports.calls.begin()
         now = self._settle()
         with self._ports.database.read() as tx:
@@ -166,7 +166,7 @@ class Cycle:
         return close_books(self._ports, now)
 
     def _settle(self) -> int:
-        """Observe, reconcile, apply and stop: everything except new launches."""
+        """Observe, reconcile, apply and stop, which is the part of a cycle before the plan. Return the present."""
         ports = self._ports
         now = ports.clock.now()
         self._places.open(now)
@@ -181,17 +181,17 @@ class Cycle:
         self._note_running(loaded.live, observed)
         self._waits.note(loaded.live, observed, now)
         faults = dict(observed.poisoned)
-        # A state that a platform cannot report stays unknown until it is reported; silence in between changes nothing.
+        # A state that a platform reported as unknown stays unknown until the platform reports another one.
         undetermined = {key: report for key, report in self._undetermined.items() if key not in observed.asked_at}
         for key, why in observed.undetermined.items():
             undetermined[key] = self._undetermined[key][0] if key in self._undetermined else now, why
         self._undetermined = undetermined
-        observed.results = self._stuck.judged(observed.results)
-        steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
-        # Reports that have not been read yet count as unchanged.
+        observed.results = self._stuck.mark_stalled(observed.results)
+        steps = self._stops.fenced(self._decide(loaded, observed, faults, now), faults)
+        # A report that has not been read in this cycle counts as unchanged.
         heard = {lane: beat for lane, beat in self._heard.items() if lane[0] in observed.late} | observed.heartbeats
         steps.extend(self._stuck.look(loaded.live, heard, faults, now))
-        # An unchanged heartbeat is ignored, unless it reports a damaged checkpoint that may not be recorded yet.
+        # An unchanged heartbeat is ignored, unless it reports a damaged checkpoint, which may not be recorded yet.
         observed.heartbeats = {
             lane: heartbeat
             for lane, heartbeat in observed.heartbeats.items()
@@ -201,7 +201,7 @@ class Cycle:
             faults |= self._write_down(loaded.live, observed, steps, now)
         self._rejections.report(observed.refused, {run.key for run in loaded.live} | set(loaded.stored.targets), now)
         self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
-        patience = ports.policy.overdue_seconds  # a requeued job is unclear for a minute
+        patience = ports.policy.overdue_seconds  # a platform that requeues a job reports it as unclear for a minute
         unclear = {key: why for key, (since, why) in self._undetermined.items() if now - since >= patience}
         self._unclear.note(loaded.keys, unclear, now)
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
@@ -222,8 +222,8 @@ class Cycle:
         ran_at = self._ran_at | running_since
         self._ran_at = {run.key: ran_at[run.key] for run in live if run.key in ran_at}
 
-    def _decided(self, loaded: _Loaded, observed: Observation, faults: dict[str, str], now: int) -> list[Step]:
-        """Return the steps for all runs; ``faults`` gets the error of each run for which the decision fails."""
+    def _decide(self, loaded: _Loaded, observed: Observation, faults: dict[str, str], now: int) -> list[Step]:
+        """Return the steps for all runs. If the decision fails for a run, its error is added to ``faults``."""
         steps: list[Step] = []
         for run in loaded.live:
             with isolation.isolated_run(faults, run.key):
@@ -233,7 +233,7 @@ class Cycle:
     def _write_down(
         self, live: Sequence[Run], observed: Observation, steps: Sequence[Step], now: int
     ) -> dict[str, str]:
-        """Write the observation and the steps; return the error of each run for which that fails."""
+        """Write the observation and the steps to the database; return the errors by run ID."""
 
         def write(tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
             keys = {run.key for run in runs}
@@ -292,7 +292,7 @@ class Cycle:
 
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports
-        if self._postponements.record(*self._news.drain(), now):  # results of launches that took long
+        if self._postponements.record(*self._news.drain(), now):  # results of launches that took longer than one cycle
             self.plan_at = min(self.plan_at, now)
         work = self._wanted_plan(now)
         if continue_sessions(ports, self._incumbent, now, self._places.unopened, news=work is not None):
@@ -301,7 +301,7 @@ class Cycle:
         self._planning = work is not None and result is None
         if result is None:
             return
-        plan, newest = result.plan, result.knows
+        plan, newest = result.plan, result.newest_event
         self._left_out.add(result.left_out)
         isolation.wait_for_person(ports, result.left_out, now)
         for warning in plan.warnings:
@@ -320,14 +320,14 @@ class Cycle:
         changes = [at for at in (result.changes_at, self._postponements.next_end(now)) if at is not None]
         self.plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = newest
-        if reserved and as_planned:  # the plan considers a launch that went as planned, but no other events since
+        if reserved and as_planned:  # then the plan considers the events of these launches, too
             with ports.database.read() as tx:
                 kinds = events.kinds_after(tx, newest, _EVENTS_MAX)
             if kinds and all(kind in _AS_PLANNED for _, kind in kinds):
                 self._planned_event = kinds[-1][0]
 
     def _wanted_plan(self, now: int) -> Callable[[], _Planned] | None:
-        """Return the function that makes a plan without known faulty jobs and pools; None while the plan is valid."""
+        """Return a function that plans without the known faulty jobs and pools; None while the last plan is valid."""
         from scheduler.planner.model.urgency import with_urgency  # imported here, as in the snapshot
 
         ports = self._ports
@@ -340,7 +340,7 @@ class Cycle:
                 self._postponements.end_early(now)
             left_out = isolation.LeftOut()
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
-            if self._incumbent is None:  # a daemon that starts continues the stored plan
+            if self._incumbent is None:  # a new daemon continues from the stored plan
                 self._incumbent = plans.newest(tx)
             poisoned = isolation.told_before(tx, snapshot)
         incumbent = self._incumbent
@@ -359,7 +359,7 @@ class Cycle:
         return make
 
 
-# Waits of sessions in their platforms' queues, and their expected starts, stored for plans and people.
+# Waits of sessions in the queues of their platforms, with expected starts. Plans and people read them.
 #
 # An event is written when a wait begins, ends, or changes its reason or expected start. It causes a new plan, because
 # sessions that would be launched now wait as long.
@@ -371,7 +371,7 @@ class QueueWaits:
         self._stored: dict[str, Wait] | None = None  # by run ID, as last written; None: not read yet
 
     def note(self, live: Sequence[Run], observed: Observation, now: int) -> None:
-        """Store the waits that changed. A run without a sighting is unchanged."""
+        """Store the waits that have changed. A run that the platform did not report is unchanged."""
         keys = {run.key for run in live}
         if self._stored is None:
             with self._ports.database.read() as tx:
@@ -403,14 +403,14 @@ class QueueWaits:
 
 
 def _moved(before: int | None, place: int | None) -> bool:
-    """Return whether a new queue position is stored: each one near the front, further back a change of a tenth."""
+    """Return whether a queue position changed by more than a tenth, so that it is stored."""
     if before is None or place is None:
         return before != place
     return abs(place - before) > min(before, place) // _TENTH
 
 
 def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
-    """Return why a session waits; if there is no estimate this time, the previous one is kept."""
+    """Return the wait of a queued session, else None. Without a new estimate of its start the previous one is kept."""
     if sighting.state != "queued" or sighting.wait is None:
         return None
     expected_start = before.starts_at if before else None
@@ -421,11 +421,11 @@ def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
     )
 
 
-# The time at which another start is allowed without an event.
+# The next time at which a start becomes possible without an event.
 def next_change(snapshot: Snapshot) -> int | None:
-    """Return the first instant after ``now`` at which a waiting job is released, or a pool opens or has room again.
+    """Return the next instant at which a waiting job may start, or a pool opens or gets hours of a quota back.
 
-    In UTC seconds; None if there is none within the horizon. A plan is made then even without an event.
+    The instant is in UTC seconds, None if there is none within the horizon. A plan is made then even without an event.
     """
     now, until = snapshot.now, snapshot.now + snapshot.horizon_seconds
     waiting = [view for view in snapshot.jobs if not view.running and view.blocked is None]
@@ -449,22 +449,22 @@ def _openings(view: PoolView, now: int, until: int) -> Iterator[int]:
 
 # Endings: log when and why sessions and jobs ended, at warning level after a failure.
 #
-# It is read from the event log after the commit, so no line is about a rolled-back change.
+# They are read from the event log after the commit, so that no line reports a change that was rolled back.
 def tell_endings(ports: Ports, after: int) -> int:
-    """Log what ended after the event ``after``; return the newest event that was considered."""
+    """Log the ends of sessions and jobs since the event ``after``; return the ID of the newest event that was read."""
     with ports.database.read() as tx:
         newest = events.newest_id(tx)
         if newest == after:
             return after
-        ended = events.tail(tx, after, _AT_ONCE, _RUNS | _JOBS)
+        ended = events.tail(tx, after, _ENDINGS_AT_ONCE, _RUNS | _JOBS)
         lines = [line for event in ended for line in _lines(tx, event)]
-    for badly, text, fields in lines:
-        (ports.log.warning if badly else ports.log.info)(text, **fields)
-    return ended[-1].id if len(ended) == _AT_ONCE else newest
+    for is_warning, text, fields in lines:
+        (ports.log.warning if is_warning else ports.log.info)(text, **fields)
+    return ended[-1].id if len(ended) == _ENDINGS_AT_ONCE else newest
 
 
 def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]]]:
-    """Return (whether it is a warning, the log event, its fields)."""
+    """Return the log lines of an event, each as (whether it is a warning, name of the log event, fields)."""
     state = event.data.get("to") or {}
     if event.kind in _RUNS:
         outcome = Outcome(event.kind.removeprefix("run.end_"))
@@ -478,10 +478,10 @@ def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]
             "jobs": {lane.job: f"{lane.outcome or ''} {lane.message}".strip() for lane in run.lanes},
         }
         return [(outcome not in _GOOD, "session.ended", fields)]
-    return [_of_job(state, event)] if state.get("state") != "active" else []
+    return [_job_line(state, event)] if state.get("state") != "active" else []
 
 
-def _of_job(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str, Any]]:
+def _job_line(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str, Any]]:
     name = str(state.get("state"))
     fields: dict[str, Any] = {"job": event.subject, "by": state.get("by") or event.by}
     why = ": ".join(str(state[part]) for part in ("why", "message") if state.get(part))
@@ -489,12 +489,12 @@ def _of_job(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str
     if run := event.data.get("run"):
         fields["run"] = run
     if name != "queued":
-        # An end that a person requested is no warning.
+        # The end of a job that a person requested is not a warning.
         return name in _BAD_STATES and event.by == "daemon", f"job.{name}", fields
     outcome = event.data.get("outcome")
-    badly = outcome is not None and CONSEQUENCES[Outcome(outcome)].counts_as_failure
+    is_warning = outcome is not None and CONSEQUENCES[Outcome(outcome)].counts_as_failure
     if outcome is not None:
         fields["outcome"] = outcome
     if state.get("retry_at") is not None:
         fields["retry_at"] = state["retry_at"]
-    return badly, "job.queued", fields
+    return is_warning, "job.queued", fields

@@ -1,12 +1,12 @@
 """Late sessions: runs that have ended in our ledger while their sessions may still run.
 
-There are two kinds. Some runs were given up because time passed: a platform may show a session later than it promised,
-or start one for a daemon that was suspended between its intent and its launch. Others were reported as ended without a
-final report: a platform that lost contact with a node reports its sessions as ended, and they train on.
+There are two kinds. Some runs were given up after a time limit: a platform may list a session later than it promised,
+or a daemon may be suspended between its intent and its launch. Others were reported as ended without a
+final report: a platform that lost contact with a node reports its sessions as ended, but they continue.
 
-Such a session gets its stop flag. If the platform shows it, it is also stopped through the platform, and its bill is
-booked as adjustments with evidence. Its checkpoints are recorded for the next session of its jobs. The watch ends with
-the platform's proof and the session's final reports, or after a time without either.
+Such a session gets a stop flag. If the platform lists it, the platform is asked to stop it, and its bill is
+booked as adjustments with evidence. Its checkpoints are recorded for the next sessions of its jobs. The watch ends with
+the platform's proof and the session's final reports, or some time after the last sign of life.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.watched import Watched
 
 LATE = "session.late"
-_LIVES_WHY = "its run is over, and it goes on: its stop flag tells it to leave, and its platform is asked to end it"
+_LIVES_WHY = "its run has ended, but the session still runs; its stop flag is set, and its platform is asked to end it"
 _EVERY_SECONDS = 600  # a run that has just ended is polled in each cycle
 
 
 class _Signs(NamedTuple):
-    """The reports of a session: whether all lanes wrote a final one (``left``), and ``until`` when it is polled."""
+    """The reports of a session: ``left`` if all lanes wrote a final one; it is polled ``until`` then."""
 
     left: bool
     until: int
@@ -75,9 +75,9 @@ class LateSessions:
 def observe_late(ports: Ports, records: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
     """Poll each watched run once; return the handled runs, and the errors of the others.
 
-    A missing answer changes nothing, however long it takes.
+    A platform that does not answer changes nothing.
     """
-    # Runs of other pools wait until their pool is configured again.
+    # Runs of pools that are not in the settings wait until their pool is configured again.
     by_pool = grouped((one.run.pool, one) for one in records if one.run.pool in ports.platforms)
     answers = ports.calls.gather(
         "late sessions",
@@ -88,14 +88,14 @@ def observe_late(ports: Ports, records: Sequence[Watched], now: int) -> tuple[se
 
 
 def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) -> Mapping[str, str]:
-    """Poll the watched runs of a pool; return the errors by run."""
+    """Poll the watched runs of a pool; return the errors by run ID."""
     faults: dict[str, str] = {}
     signs: dict[str, _Signs] = {}
     for one in mine:
         with isolated_run(faults, one.run.key):
             try:  # write its stop flag if it is missing
                 if ports.artifacts.size(stop_flag_key(one.run.key)) is None:
-                    put_stop_flag(ports.artifacts, one.run.key, "the run is over in the books of the scheduler")
+                    put_stop_flag(ports.artifacts, one.run.key, "the scheduler has ended this run")
             except StoreError as error:
                 ports.log.warning("stop.flag_failed", run=one.run.key, why=str(error))
             signs[one.run.key] = _listen(ports, one, now)
@@ -105,7 +105,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
         ports.log.debug("late_session.unknown", pool=pool, why=str(error))
         return faults
     unclear = {each.subject for each in refused}
-    answered = ports.clock.now()  # the present: a session that is over may have ended after the query
+    answered = ports.clock.now()  # a session that is over may have ended after the query was sent
     for one in mine:
         with isolated_run(faults, one.run.key):
             if one.run.key in sightings and one.run.key in signs:
@@ -119,28 +119,28 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
 
 
 def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: int) -> None:
-    """Bill the time that the platform reports for the run until ``now``, the instant of its answer."""
+    """Bill the time of a run that the platform reports. ``now`` is the instant of the platform's answer."""
     run = one.run
     start = sighting.started if sighting.started is not None else one.booked[0] if one.booked else run.planned_start
     match sighting.state:
         case SessionState.ABSENT:
-            _book(ports, one, None, sighting.detail or "the platform proves it never started", now, None)
+            _book(ports, one, None, sighting.detail or "the platform proves that it never started", now, None)
         case SessionState.ENDED:
             over = signs.left or now > signs.until
-            given_up = signs.until > now + LINGERS_SECONDS  # and now the platform has proof
+            given_up = signs.until > now + LINGERS_SECONDS  # the longer watch of a run that ended without proof
             if (over or given_up) and not (
                 _collected(ports, one, now) and record_late(ports, {lane.job for lane in run.lanes}, now)
             ):
                 return  # some of its outputs may still arrive
             billed = start, max(start, _end(one, sighting, start, now))
             until = now + LINGERS_SECONDS if given_up else signs.until
-            _book(ports, one, billed, "seen after it had been given up", now, None if over else until)
+            _book(ports, one, billed, "its platform reported it after its run had ended", now, None if over else until)
         case SessionState.QUEUED | SessionState.RUNNING:
-            # It may have started after the end of its hold. Rounded up to the hour, so that one that stays causes few
-            # entries.
+            # It may have started after the end of its hold. The end is rounded up to the hour, so that a session that
+            # continues causes few ledger entries.
             until = run.held_until if now <= run.held_until else -(-now // HOUR) * HOUR
             if sighting.state is SessionState.RUNNING and one.booked != (start, until):
-                _book(ports, one, (start, until), "runs after it had been given up", now, signs.until)
+                _book(ports, one, (start, until), "it still runs after its run has ended", now, signs.until)
                 _report(ports, run, now)
             try:
                 border.call(run.pool, "stop", lambda: ports.platforms[run.pool].stop(run.key, now, force=True))
@@ -149,7 +149,7 @@ def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: 
 
 
 def _end(one: Watched, sighting: Observed, start: int, now: int) -> int:
-    """Return the end of an ended session's charge: as reported by the platform, else the latest possible end."""
+    """Return until when an ended session is charged: the end by its platform, or else the latest possible one."""
     if sighting.ended is not None and sighting.told:
         return sighting.ended
     held_until = one.run.held_until
@@ -158,7 +158,7 @@ def _end(one: Watched, sighting: Observed, start: int, now: int) -> int:
 
 
 def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
-    """Read the session's reports. A heartbeat that is newer than the recorded one proves that it runs."""
+    """Read the session's reports and return what they show. A newer heartbeat proves that the session runs."""
     run, observation = one.run, Observation()
     with ports.database.read() as tx:
         targets = {lane.job: record.furthest_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
@@ -168,8 +168,8 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
     try:
         for lane in (lane for lane in run.lanes if lane.job in targets):
             report = read_report(ports, run, lane, "heartbeat", targets[lane.job], observation)
-            last_word = read_report(ports, run, lane, "result", targets[lane.job], observation)
-            left += last_word is not None or (report is not None and report.phase == "ended")
+            final = read_report(ports, run, lane, "result", targets[lane.job], observation)
+            left += final is not None or (report is not None and report.phase == "ended")
             before = reports.get((run.key, lane.index))
             if report is not None and (report.at or 0) > (before.at or 0 if before else 0):
                 news[lane.index] = report
@@ -189,7 +189,7 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
 
 
 def _report(ports: Ports, run: Run, now: int) -> None:
-    """Write one event that a session runs although its run has ended."""
+    """Write the event that a session runs although its run has ended, once."""
     with ports.database.read() as tx:
         if run.key in conditions.reasons(tx, LIVES):
             return
@@ -199,7 +199,7 @@ def _report(ports: Ports, run: Run, now: int) -> None:
 
 
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
-    """Collect the outputs of the session; return False if that may still succeed."""
+    """Collect the outputs of the session; return False if a later attempt may succeed."""
     pool, key = one.run.pool, one.run.key
     try:
         border.call(pool, "collect", lambda: ports.platforms[pool].collect(key, ports.artifacts, now))
@@ -212,7 +212,7 @@ def _collected(ports: Ports, one: Watched, now: int) -> bool:
 
 
 def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, now: int, until: int | None) -> None:
-    """Correct the ledger to ``billed``, event ``session.late``; watch the run ``until`` then, or no longer if None."""
+    """Correct the ledger to ``billed``, with the event ``session.late``; watch the run ``until`` then, None: end it."""
     with ports.write() as tx:
         if billed != one.booked:
             pool = ports.pools.get(one.run.pool)
@@ -220,8 +220,9 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
             changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
             ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
             events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)
-            if one.booked is None:  # it was given up because the platform did not list it
-                evidence = f"it ran {now - one.run.planned_start} s after its launch, though it had not been listed"
+            if one.booked is None:  # its run ended because the platform did not list it
+                late = now - one.run.planned_start
+                evidence = f"it ran {late} s after its launch, although its platform had not listed it"
                 contradict(ports, tx, one.run.pool, "visible", one.run.key, evidence, now)
         if until is None:
             watched.remove(tx, one.run.key)
@@ -229,21 +230,21 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
             watched.prolong(tx, one.run.key, until, billed)
 
 
-# After a restore of an old backup: find what was launched and saved since, and add it to the ledger.
+# Search after the restore of an old backup: sessions and checkpoints that are newer than the backup are recorded.
 #
 # Run IDs are made of job and attempt, so the sessions that the restored database would launch next can be searched by
 # name. Each one that a platform knows becomes a run with a hold; the usual cycle then adopts or bills it. No plan is
 # made before every platform and the artifact store have answered, because a job might run on one that has not.
 AHEAD = 50  # launches of one job that may be missing in the backup, beyond the newest one found
 _PoolSession = tuple[str, "Observed"]  # pool and session
-_NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
+_StoredLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
 def catch_up(ports: Ports, now: int) -> bool:
-    """Record the missing runs that are found; return whether the search is complete.
+    """Record runs that are missing in the database; return whether the search is complete.
 
-    It is not if something did not answer, or if a run was added, which must be settled before the next search: one
-    session of each job at a time, oldest first. Raises Fenced and other StoreFailures.
+    It is incomplete if a platform or the store did not answer. It is also incomplete if a run was added, because the
+    sessions of each job are added one at a time, oldest first. Raises Fenced and other StoreFailures.
     """
     with ports.database.read() as tx:
         records = {record.spec.name: record for record in jobs.everything(tx)}
@@ -251,11 +252,11 @@ def catch_up(ports: Ports, now: int) -> bool:
     recorded = record_late(ports, records, now, AHEAD)
     sessions = _sessions(ports, records)
     if not recorded or sessions is None:
-        ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
+        ports.log.warning("restore.waits", next="nothing is launched until all platforms and the store have answered")
         return False
-    lanes_by_key = _noted_lanes(ports, [session for _, session in sessions.values()])
+    lanes_by_key = _read_lanes(ports, [session for _, session in sessions.values()])
     if lanes_by_key is None:
-        ports.log.warning("restore.waits", next="nothing is launched until it is known who has a lane where")
+        ports.log.warning("restore.waits", next="nothing is launched until the lanes of each session are known")
         return False
     with ports.database.read() as tx:
         manifests = [record.manifest for record in checkpoints.unexpired(tx)] if sessions else []
@@ -277,7 +278,7 @@ def catch_up(ports: Ports, now: int) -> bool:
 
 
 def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str, int], _PoolSession] | None:
-    """Return the sessions of the next run IDs of each job, by job and attempt; None if a platform did not answer."""
+    """Return known sessions of each job's next run IDs, by (job, attempt); None if a platform did not answer."""
     wanted = {
         launch_key(ports.policy.launch_prefix, name, attempt): (name, attempt)
         for name, record in records.items()
@@ -295,7 +296,7 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
             return None
         return answer
 
-    # A late answer belongs to exactly this query, or is dropped.
+    # The digest ties a late answer to exactly this query.
     question = hashlib.sha256("\n".join(sorted(wanted)).encode()).hexdigest()[:16]
     names = {pool: f"{pool} {question}" for pool in sorted(ports.platforms)}
     answers = ports.calls.gather("catch up", {name: partial(ask, pool) for pool, name in names.items()})
@@ -310,9 +311,9 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
     return sessions
 
 
-def _noted_lanes(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
-    """Return the jobs that share each session, by run ID; None if that is unknown for one that may still run."""
-    lanes_by_key: dict[str, _NotedLanes] = {}
+def _read_lanes(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _StoredLanes] | None:
+    """Return the stored lanes of each session by run ID; None if they are unknown for a session that may still run."""
+    lanes_by_key: dict[str, _StoredLanes] = {}
     for session in sessions:
         try:
             lanes_by_key[session.key] = stored_lanes(ports.artifacts, session.key)
@@ -330,46 +331,46 @@ def _noted_lanes(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Noted
 def _lanes(
     named: tuple[str, int],
     key: str,
-    lanes_by_key: Mapping[str, _NotedLanes],
+    lanes_by_key: Mapping[str, _StoredLanes],
     manifests: Sequence[Manifest],
     records: Mapping[str, JobRecord],
 ) -> list[Lane]:
-    """Return the lanes of a session: the one in its name, the noted ones, and those that published checkpoints.
+    """Return the lanes of a session: that of its run ID, the stored ones, and those that published checkpoints.
 
-    A lane that is recorded already, or whose job is unknown, belongs to another scheduler.
+    A lane whose attempt is recorded already, or whose job is unknown, belongs to another scheduler.
     """
     published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
-    planned_lanes = {0: named}
+    by_index = {0: named}
     for index, (job, attempt) in sorted({**published, **lanes_by_key[key]}.items()):
-        is_used = index in planned_lanes or any(job == other for other, _ in planned_lanes.values())
+        is_used = index in by_index or any(job == other for other, _ in by_index.values())
         if not is_used and job in records and 0 < attempt - records[job].attempts <= AHEAD:
-            planned_lanes[index] = (job, attempt)
-    return [Lane(index, job, attempt, (index,), None) for index, (job, attempt) in sorted(planned_lanes.items())]
+            by_index[index] = (job, attempt)
+    return [Lane(index, job, attempt, (index,), None) for index, (job, attempt) in sorted(by_index.items())]
 
 
 def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> list[tuple[str, int]]:
-    """Return which sessions can be added now: the lowest attempt of each job, once no other session has the job.
+    """Return the sessions that can be added now: each job's lowest attempt, if no live run has the job.
 
-    Adding a later one first would raise its job's number of attempts, and the earlier ones would never be found.
+    A later attempt would raise the job's number of attempts, and then the earlier ones would never be found.
     """
     lowest: dict[str, int] = {}
-    for lane in (lane for planned_lanes in lanes.values() for lane in planned_lanes):
+    for lane in (lane for by_index in lanes.values() for lane in by_index):
         lowest[lane.job] = min(lane.attempt, lowest.get(lane.job, lane.attempt))
     ready: list[tuple[str, int]] = []
-    free = [named for named, planned_lanes in sorted(lanes.items()) if not busy & {lane.job for lane in planned_lanes}]
+    free = [named for named, by_index in sorted(lanes.items()) if not busy & {lane.job for lane in by_index}]
     used = set[str]()
     for named in free:
         if all(lane.attempt == lowest[lane.job] and lane.job not in used for lane in lanes[named]):
             ready.append(named)
             used |= {lane.job for lane in lanes[named]}
-    # Contradictory notes (each session after the other) must not keep the daemon waiting for ever.
+    # Contradictory lanes (each session after the other) must not block the daemon for ever.
     return ready if ready or busy else free[:1]
 
 
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
-    """Add a run that is missing in the backup: its hold, its lanes, and the state Submitting."""
+    """Add a run that is missing in the backup, with its hold and lanes, in the state Submitting."""
     place = ports.pools[pool]
-    if place.device_counts:  # its number of devices is not recorded: assume the maximum
+    if place.device_counts:  # its number of devices is unknown: assume the maximum
         lanes = [replace(lane, devices=tuple(range(place.device_counts[-1]))) for lane in lanes]
     start = session.started if session.started is not None else now
     deadline = start + place.session_cap_seconds

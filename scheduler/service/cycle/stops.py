@@ -22,30 +22,30 @@ from scheduler.store import conditions, jobs, rates, runs
 
 
 class Stops:
-    """Sends the stops of one daemon. Its state may be lost in a restart."""
+    """Asks sessions to stop and ends them by force if needed. Its state may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._pauses = Pauses()
-        # By session: (deadline, the same on the monotonic clock).
+        # By run ID: (deadline in UTC seconds, the same instant on the monotonic clock).
         self._ends: dict[str, tuple[int, float]] = {}
-        self._since: dict[str, float] = {}  # when sessions were first asked to exit, on the monotonic clock
-        self._flagged: dict[str, int] = {}  # by run: when the stop flag of an intent that is given up was written
+        self._since: dict[str, float] = {}  # by run ID: when it was first asked to exit, on the monotonic clock
+        self._flagged: dict[str, int] = {}  # by run ID: when the stop flag of an unanswered launch was written
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
-        """Return the steps that are allowed; an intent is given up only some time after its stop flag was written.
+        """Return the allowed steps. A launch without an answer ends only some time after its stop flag was written.
 
-        A session that the platform started but does not list follows the flag within that time, and one that starts
-        later exits at once. So neither trains beside the job's next session. A run whose check fails has no steps;
+        If the platform started the session without listing it, the session exits within that time, and one that starts
+        later exits at once. So it never trains beside the job's next session. A run whose check fails has no steps;
         ``faults`` gets the reason.
         """
         allowed: list[Step] = []
         for step in steps:
             with isolated_run(faults, step.run.key):
-                allowed += [step] if self._may_take(step) else []
+                allowed += [step] if self._is_allowed(step) else []
         return allowed
 
-    def _may_take(self, step: Step) -> bool:
+    def _is_allowed(self, step: Step) -> bool:
         if not (isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting)):
             return True
         key = step.run.key
@@ -58,7 +58,7 @@ class Stops:
         return True
 
     def send(self, live: Sequence[Run], observed: Observation, steps: Sequence[Step], now: int) -> None:
-        """Write stop flags, and end sessions that passed their deadline; repeated until the session has ended.
+        """Write stop flags, and end sessions after their deadline. Call it in each cycle until the sessions have ended.
 
         Force is used only after the deadline and a grace period on the monotonic clock. With the wall clock, a host
         that slept or whose clock was set would end sessions too early.
@@ -94,10 +94,10 @@ class Stops:
     def _force(
         self, step: ForceStop, observed: Observation, ended: dict[str, Callable[[], None]], now: int
     ) -> list[AskStop]:
-        """Add the work that ends a session to ``ended``; return the stop that comes first, if it has time left."""
+        """Add the work that ends a session to ``ended``; return a stop flag to write if it still has time to save."""
         sighting = observed.sightings.get(step.run.key)
         channel = sighting.stop_channel if sighting is not None else "store"
-        # After its deadline or stop, and the grace period. Without a stop channel it would not save anything.
+        # Force follows a grace period after the deadline or the stop. Without a stop channel a session cannot save.
         key, elapsed = step.run.key, self._ports.clock.elapsed()
         since = self._ends[key][1] if now > step.run.deadline else self._since.get(key, elapsed)
         if channel == "none" or elapsed >= since + self._ports.policy.grace_seconds:
@@ -108,7 +108,7 @@ class Stops:
         return [AskStop(step.run, None, step.why)]
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
-        """Return the work that ends a session; an error stays with its run."""
+        """Return the work that ends a session; its errors are logged with the run ID."""
 
         def end() -> None:
             try:
@@ -122,7 +122,7 @@ class Stops:
     def _flag(self, asks: Sequence[AskStop | Finish], stopping: Sequence[Run] = ()) -> dict[str, bool]:
         """Write the requested stop flags, and missing ones of runs that are stopping; return success by run.
 
-        There is one write per run at a time, because a late write of a lane's flag must not replace that of the run.
+        Only one write per run is in progress, because a late write of a lane's flag must not replace that of the run.
         """
         wanted: dict[str, tuple[Run, list[tuple[int | None, str]]]] = {}
         for ask in asks:
@@ -134,7 +134,7 @@ class Stops:
         work = {key: self._flagging(*order, keep=key in kept) for key, order in wanted.items()}
         put = self._ports.calls.gather("flag", work)
         other = {key: wanted[key] for key, (lanes, _) in put.items() if lanes != [lane for lane, _ in wanted[key][1]]}
-        if other:  # a late write finished that is not the requested one
+        if other:  # an earlier request finished late, so the present one is repeated
             again = {key: self._flagging(*order, keep=False) for key, order in other.items()}
             put = {key: put[key] for key in put.keys() - other.keys()} | self._ports.calls.gather("flag", again)
         return {key: there for key, (_, there) in put.items()}
@@ -142,9 +142,9 @@ class Stops:
     def _flagging(
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
     ) -> Callable[[], tuple[list[int | None], bool]]:
-        """Return the work that writes a run's flags in order; with ``keep`` none if one exists.
+        """Return the work that writes a run's flags in order. With ``keep`` an existing flag is not written again.
 
-        It returns their lanes, and whether it succeeded; an error stays with its run.
+        The work returns the lanes of the flags, and whether all exist. Its errors are logged with the run ID.
         """
         lanes = [lane for lane, _ in flags]
 
@@ -171,40 +171,40 @@ class Stops:
 # The payload ends a stalled session itself (jobs/payload/lane/ending.py). This is the fallback: after twice its
 # limit the session is asked to exit, and its end counts as a stall. Only fresh heartbeats count; without one the state
 # is unknown. The waiting time is lost in a restart. The lanes that were asked to exit are stored as conditions.
-STUCK = "no new step for too long, the daemon says"
+STUCK = "the daemon saw no new step for too long"
 _TIMES = 2  # how many times the payload's own limit
 _AT_WORK = frozenset({"starting", "training", "saving"})
 _Lane = tuple[str, int]
 
 
-class _Heard(NamedTuple):
+class _Progress(NamedTuple):
     step: int | None
     checkpoint_step: int | None
     since: int
 
 
 class StuckLanes:
-    """Records when each live lane reached its step. A limit is read only after the shortest possible one."""
+    """Records since when each live lane reports the same step, and stops lanes that report no new one for too long."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._heard: dict[_Lane, _Heard] = {}
+        self._heard: dict[_Lane, _Progress] = {}
 
     def look(
         self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], faults: dict[str, str], now: int
     ) -> list[AskStop]:
-        """Return the stops of stalled lanes, given the heartbeats ``heard`` now; ``faults`` gets errors by run."""
+        """Return the stops of stalled lanes; ``heard`` has the newest heartbeats, ``faults`` gets errors by run ID."""
         fresh = now - self._ports.policy.overdue_seconds
-        held: dict[_Lane, _Heard] = {}
+        progress: dict[_Lane, _Progress] = {}
         for lane, report in heard.items():
-            # Without a step only a started command can be stalled: before that the runner prepares the session.
+            # A lane without a step can stall only after its command has started; before, the runner prepares it.
             at_work = report.phase in _AT_WORK and (report.step is not None or report.command_at is not None)
             if not at_work or report.at is None or report.at < fresh:
                 continue
             before = self._heard.get(lane)
             same = before is not None and (before.step, before.checkpoint_step) == (report.step, report.checkpoint_step)
-            held[lane] = before if before and same else _Heard(report.step, report.checkpoint_step, now)
-        self._heard = held
+            progress[lane] = before if before and same else _Progress(report.step, report.checkpoint_step, now)
+        self._heard = progress
         stuck: dict[str, dict[int, str]] = {}
         for run in live:
             with isolated_run(faults, run.key):
@@ -219,8 +219,8 @@ class StuckLanes:
                 asks += [AskStop(run, index, why) for index, why in lanes.items()]
         return asks
 
-    def judged(self, results: Mapping[_Lane, LaneReport]) -> dict[_Lane, LaneReport]:
-        """Return final reports; those of stalled lanes that saved nothing are changed to failed with class stalled."""
+    def mark_stalled(self, results: Mapping[_Lane, LaneReport]) -> dict[_Lane, LaneReport]:
+        """Return final reports; those of stalled lanes that saved nothing become failures of the class ``stalled``."""
         if not results:
             return {}
         stalled = self._stalled_lanes()
@@ -257,12 +257,12 @@ class StuckLanes:
             if heard is not None and now - heard.since > _TIMES * FIRST_PROGRESS_SECONDS:
                 limit = self._limit(run, lane.job, reports=heard.step is not None)
                 if limit is not None and now - heard.since > _TIMES * limit:
-                    at = "nothing was reported" if heard.step is None else f"the newest is {heard.step}"
+                    at = "no step was reported" if heard.step is None else f"the newest is step {heard.step}"
                     stuck[lane.index] = f"{STUCK}: {at}, for {(now - heard.since) / 60:.0f} min"
         return stuck
 
     def _limit(self, run: Run, job: str, *, reports: bool) -> int | None:
-        """Return the payload's limit in seconds, as computed now; None if the rule is off."""
+        """Return the payload's limit in seconds for a lane of ``job``; None if the rule is off."""
         pool = self._ports.pools.get(run.pool)
         with self._ports.database.read() as tx:
             record = jobs.find(tx, job)

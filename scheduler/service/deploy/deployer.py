@@ -167,7 +167,7 @@ def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Comp
     artifacts.fetch(blob_key(job, component.sha256), part)
     if sha256_file(part) != component.sha256:
         why = f"{component.name} is damaged in the artifact store"
-        raise base.BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {job}")
+        raise base.BadRelease(version.name, "prepare it", why, f"Check its files: schedctl checkpoints verify {job}")
 
 
 def served_parts(manifest: Manifest) -> list[Component]:
@@ -251,7 +251,7 @@ class Deployments:
         serving = self._deployer.targets[row.target].open().read(row.model)
         if serving.version != row.number:
             return f"{'nothing' if serving.version is None else f'{row.model}@{serving.version}'} served there"
-        return "" if serving.proven else "it was not seen to answer any more"
+        return "" if serving.proven else "the target no longer proves that it answers"
 
     def _intend(self, due: Due, now: int, cause: str = "it is promoted") -> list[Deployment]:
         try:
@@ -266,7 +266,7 @@ class Deployments:
         if row.target in self._deployer.targets:
             return False
         with self._ports.write() as tx:
-            deployments.move(tx, row, "failed", now, "the settings do not name this target any more")
+            deployments.move(tx, row, "failed", now, "this target is no longer in the settings")
         return True
 
     def _carry(self, rows: list[Deployment], now: int) -> None:
@@ -343,7 +343,7 @@ def _carry_one(deployer: Deployer, number: int) -> Deployment:
 def _roll_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
     """Roll back a deployment that may have started; nothing happens if the version never arrived."""
     target = deployer.targets[unwanted.target].open()
-    tell("rolls back what was begun")
+    tell("rolls back the deployment")
     target.go_back(unwanted.model, unwanted.number)
     with deployer.write() as tx:
         return deployments.move(tx, unwanted, "failed", deployer.now(), "another version was promoted meanwhile")
@@ -352,18 +352,18 @@ def _roll_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
 def _bring(deployer: Deployer, wanted: Deployment) -> tuple[base.Deployed, str]:
     """Return the result, and the digest of the release that was sent; "" if nothing was sent."""
     target = deployer.targets[wanted.target].open()
-    tell("asks what is deployed there")
+    tell("reads which version is deployed")
     serving = target.read(wanted.model)
     if serving.before[:1] == (wanted.number,) and serving.version is not None:
-        tell("goes back to it")  # it is still there
+        tell("switches back to the version")  # it is still there
         return target.go_back(wanted.model, serving.version), ""
     with deployer.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
         probe = probe_of_version(tx, version)
-    tell("fetches its files")
+    tell("fetches the files of the version")
     release = release_of(deployer.artifacts, version, manifest, deployer.staging(wanted.target), probe)
-    tell("copies, switches and checks")
+    tell("copies the files, switches to them and checks the answer")
     return target.deploy(release), release.digest
 
 
@@ -380,8 +380,8 @@ def _record(deployer: Deployer, wanted: Deployment, done: base.Deployed, digest:
             case base.DeployOutcome.RETURNED:
                 why, serves = f"{wanted.version} was tried again without success", done.version
             case base.DeployOutcome.DOWN:
-                why, serves = f"it answers no more since {wanted.version} was tried", None
-                detail = f"nothing answers there: {detail}"
+                why, serves = f"the target does not answer since {wanted.version} was deployed", None
+                detail = f"the target does not answer: {detail}"
             case _:
                 assert_never(done.outcome)
         before = deployments.serving(tx, wanted.model, wanted.target)

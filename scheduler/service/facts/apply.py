@@ -372,7 +372,7 @@ def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
     starts = now, step.deadline - step.length_seconds
     why = "" if pool is None else _no_room(tx, run, pool, step.length_seconds, starts)
     if why and isinstance(run.state, Running):
-        why = f"it waited in its platform's queue past its hours, and {why} leaves no more: its job waits again"
+        why = f"it waited in its platform's queue for all its hours, and {why} leaves no more: its job is queued again"
         runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
         return
     _move(tx, run, now, halvings.latest_deadline(tx, run, step.deadline, now), now)

@@ -86,6 +86,6 @@ class Contradictions:
         if isinstance(run.state, Submitting):
             late = self._unlisted.get(run.key, 0) - run.state.since
             if late > visibility_seconds(self._ports, run.pool):
-                yield "visible", f"it was not listed yet {late} s after its launch"
+                yield "visible", f"its platform did not list it {late} s after its launch"
         elif isinstance(run.state, Stopping) and run.key in forced and sighting.stop_channel != "none":
-            yield "stop-flag", f"it went on for {now - run.state.since} s after it had been asked to leave"
+            yield "stop-flag", f"it still ran {now - run.state.since} s after it was asked to stop"

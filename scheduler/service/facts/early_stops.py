@@ -63,7 +63,7 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
         newest = checkpoints.newest(tx, name, 1)[0].manifest
         best = Scored(newest.key, newest.step, 0.0)
     spared = round((full - record.done_step) / _steps_per_second(tx, record))
-    why = f"{why}; about {spared / HOUR:.1f} h of sessions that were left went back to the plan"
+    why = f"{why}; about {spared / HOUR:.1f} h of sessions are saved"
     done = arrows.finish(record.state, now, why, full)
     old, step = record.state, best.step
     jobs.change_state(

@@ -35,7 +35,7 @@ def pause(spec: JobSpec) -> tuple[str, int | None]:
         return "", None
     rung = rung_of(rule, spec.target_step)
     here, next_ = (rule.candidates // rule.factor**level for level in (rung, rung + 1))
-    return f"rung {rung + 1} of {len(rule.rungs)} is trained; the best {next_} of {here} train on", rule.rungs[-1]
+    return f"rung {rung + 1} of {len(rule.rungs)} is trained; the best {next_} of {here} continue", rule.rungs[-1]
 
 
 def left(spec: JobSpec) -> Halving | None:

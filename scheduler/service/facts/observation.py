@@ -133,6 +133,6 @@ DECLARED = "run.declared_lost"
 def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:
     """Return (end of the charge, reason) of live runs that a person declared as ended, by run ID."""
     return {
-        event.subject: (int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}")
+        event.subject: (int(event.data["ended"]), f"declared lost by {event.by}: {event.data['why']}")
         for event in events.latest(tx, [run.key for run in live], DECLARED)
     }

@@ -211,7 +211,7 @@ def _answers(
 
 
 def _late(pool: str, action: str) -> PlatformError:
-    return Unfinished(pool, action, "no answer yet; it counts when it comes")
+    return Unfinished(pool, action, "no answer yet; a late answer is used")
 
 
 def _sighting(session: Observed) -> Sighting:
@@ -492,4 +492,4 @@ def _missing(run: Run, stored: LiveJobs, observation: Observation) -> Iterator[s
         began = lane.restore_step if report.restored_step is None else report.restored_step
         # The key contains the attempt, since an earlier attempt may have saved a damaged checkpoint of the same step.
         if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in stored_keys:
-            yield f"step {step} of {lane.job} is not here, or damaged"
+            yield f"step {step} of {lane.job} has not arrived, or is damaged"

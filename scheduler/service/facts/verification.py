@@ -69,7 +69,7 @@ class Suspects:
             with ports.write() as tx:
                 if damage:
                     quarantine(ports, tx, key, damage, now)
-                events.append(tx, VERIFIED, key, now, why=damage or "every byte is as its manifest says")
+                events.append(tx, VERIFIED, key, now, why=damage or "every byte matches its manifest")
             self._again_at.pop(key, None)
 
 
@@ -93,7 +93,7 @@ def _findings(
         expected = replace(manifest, created_at=stored.created_at, trained_seconds=trained, metrics=stored.metrics)
         changed = any(stored.metrics.get(name, value) != value for name, value in manifest.metrics.items())
         if stored != expected or changed:
-            yield "its manifest is another one than was recorded"
+            yield "its manifest differs from the recorded one"
     for component in manifest.components:
         key = blob_key(manifest.job, component.sha256)
         if (manifest.job, component.sha256) not in digests:

@@ -174,7 +174,7 @@ class Poisoned:
                 for key in set(over) & set(handled):
                     events.append(tx, self._over, key, now)
         for key in fresh:
-            next_ = f"schedctl runs show {key}; all others go on"
+            next_ = f"schedctl runs show {key}; all other runs continue"
             self._ports.log.error(self._kind, run=key, why=faults[key], next=next_)
         self.runs = dict(faults)
 
@@ -305,8 +305,8 @@ def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
                 continue
             else:
                 events.append(tx, JOB_POISONED, name, now, why=reason, trains=isinstance(state, Active))
-        ports.log.error(JOB_POISONED, job=name, why=reason, next=f"schedctl queue show {name}; all others go on")
+        ports.log.error(JOB_POISONED, job=name, why=reason, next=f"schedctl queue show {name}; all other jobs continue")
     for name, reason in sorted(left_out.pools.items()):
         with ports.write() as tx:
             limits.close_pool(tx, name, None, reason, now, BY, Cause.PLANNING)
-        ports.log.error("pool.poisoned", pool=name, why=reason, next=f"schedctl pools open {name}, once it is mended")
+        ports.log.error("pool.poisoned", pool=name, why=reason, next=f"after the repair: schedctl pools open {name}")

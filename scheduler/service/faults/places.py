@@ -148,10 +148,10 @@ class Places:
                 events.append(tx, ANSWERS, pool, now)
         silent.difference_update(answering)
         for pool in closing:
-            next_ = "it is used as soon as that is mended; to try at once: schedctl pools open " + pool
+            next_ = "it opens by itself after the repair; to try at once: schedctl pools open " + pool
             self._ports.log.error("pool.waits", pool=pool, why=str(broken[pool]), next=next_)
         for pool in opening:
-            self._ports.log.info("pool.opened", pool=pool, why="what it waited for may be mended")
+            self._ports.log.info("pool.opened", pool=pool, why="the reason for which it was closed may be gone")
 
     def _opened_by_people(self) -> set[str]:
         """Return the pools that people opened since the last cycle."""

@@ -227,7 +227,7 @@ def _withdraw(ports: Ports, key: str, lane: Lane, now: int) -> None:
     with ports.write() as tx:
         run = runs.get(tx, key)
         if any(mine.index == lane.index and mine.outcome is None for mine in run.lanes):
-            end = LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, "its session took no further order")
+            end = LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, "its session accepts no further jobs")
             close_lane(ports, tx, run, end, now)
 
 

@@ -227,7 +227,7 @@ if TYPE_CHECKING:
     from jobs.corpus.manifest import CorpusManifest
 _STEP_PERCENT = 5
 _LEAKS_SECONDS_MAX = 6 * 3_600.0
-_WAITS = "waits for a build that goes on elsewhere"
+_WAITS = "waits for a build of the corpus in another process"
 
 
 def _share(done: int, total: int) -> int:
@@ -412,7 +412,7 @@ def _find_leaks(file: Path, items: Mapping[str, str]) -> Mapping[str, str]:
     try:
         leaks: Mapping[str, str] = call_in_child("leak check", _LEAKS_SECONDS_MAX, texts_with_items, file, items)
     except ChildFailed as error:
-        remedy = "Build it again, or without this comparison: corpus.decontaminate = false"
+        remedy = "Build it again, or switch the comparison off: corpus.decontaminate = false"
         raise CorpusError("the texts could not be compared with the test sets", str(error), remedy) from error
     return leaks
 
@@ -434,7 +434,7 @@ def _build_progress(
     sources: Sequence[str], max_bytes: int, say: Callable[[str], None]
 ) -> Callable[[BuildProgress], None]:
     """Return a callback that reports the progress of a build by the bytes read of the sources."""
-    say("looks at the sources")
+    say("measures the sources")
     total = sum(_bytes_of(source, max_bytes) for source in sources)
     parts = {
         "reading": (0, _READ_PERCENT, total),

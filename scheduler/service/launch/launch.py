@@ -381,7 +381,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
         if ends is not None:
             limits.close_pool(tx, pool.name, ends, str(error), now, cause=Cause.QUOTA_DENIED)
         else:
-            rest(tx, pool.name, QUOTA_DENIED, f"{error}; the books know of hours that are left", now, until)
+            rest(tx, pool.name, QUOTA_DENIED, f"{error}; our ledger has hours left", now, until)
 
 
 def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int | None) -> None:

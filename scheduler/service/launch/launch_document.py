@@ -155,7 +155,7 @@ def _store_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str,
     pins = locks.parse_lock(
         ports.artifacts.read(f"{locks.lock_prefix(lock)}/{locks.LOCK}", locks.LOCK_BYTES_MAX), lock
     ).targets[target]
-    tell("fetches them from the package index")
+    tell("fetches the wheels from the package index")
     with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
         needed = [pin for pin in pins if not image.has(pin.name)]
         files = download(needed, image.target, Path(folder), variables) if needed else []
@@ -163,7 +163,7 @@ def _store_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str,
             trees.note(tx, "wheels", locks.wheels_digest(lock, target), None)
         digests = {}
         for number, file in enumerate(files):
-            tell(f"stores them, {number} of {len(files)}")
+            tell(f"stores the wheels, {number} of {len(files)}")
             digests[file.name] = sha256_file(file)
             ports.artifacts.create(f"{prefix}/{digests[file.name]}", file)
         ports.artifacts.create(f"{prefix}/{locks.WHEELS}", locks.encode_wheels(digests))
@@ -194,7 +194,7 @@ def stored_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
     except Missing:
         return {}
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not a note of lanes: {error}") from None
+        raise ValueError(f"not a list of lanes: {error}") from None
     for index, (job, attempt) in planned_lanes.items():
         if type(index) is not int or type(job) is not str or type(attempt) is not int:
             raise ValueError(f"not a lane: lane {index!r}, job {job!r}, attempt {attempt!r}")

@@ -131,12 +131,12 @@ class KnownAttempts:
         writer = self.writer(manifest.step, manifest.attempt)
         if writer is not None and (manifest.run, manifest.lane) != (writer.run, writer.lane):
             own = f"attempt {manifest.attempt} was lane {writer.lane} of {writer.run}"
-            raise Unfit(f"says it is of lane {manifest.lane} of {manifest.run}; {own}")
+            raise Unfit(f"it names lane {manifest.lane} of {manifest.run}; {own}")
         began = manifest.created_at if writer is None else writer.planned_start
         created = max(min(manifest.created_at, self.now), min(began, self.now))
         trained = min(manifest.trained_seconds, max(0, self.now - began)) if writer else manifest.trained_seconds
         refused = [
-            Rejection(name, f"not possible for this run: taken as {used}", brief(claimed))
+            Rejection(name, f"not possible for this run; {used} is used instead", brief(claimed))
             for name, claimed, used in (
                 ("created_at", manifest.created_at, created),
                 ("trained_seconds", manifest.trained_seconds, trained),
@@ -188,7 +188,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
         raise Unfit(f"no answer about {key}")
     state: Any = answer.state
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
-        raise Unfit(f"{brief(answer.state)} is no state of a session")
+        raise Unfit(f"{brief(answer.state)} is not a state of a session")
     stop_channel: Any = answer.stop_channel
     same = {name: getattr(answer, name) for name in ("started", "ended", "remote_id", "detail", "deadline")}
     reader = Reader({**same, "price": answer.price_microdollars_per_hour})
@@ -244,7 +244,7 @@ def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
     try:
         return observed(answer, run.key, run.planned_start, ports.clock.now())[0]
     except Unfit as error:
-        raise Unreachable(run.pool, "launch", f"its answer has no meaning: {error}", "it is looked for") from None
+        raise Unreachable(run.pool, "launch", f"its answer is invalid: {error}", "the run ID is queried") from None
 
 
 def until(instant: Any, now: int) -> int | None:
@@ -265,13 +265,13 @@ def usage_records(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPric
         costs = [HourPrice(whole(one.microdollars, 1, _PRICE_MAX), text(one.source, _WORDS_MAX)) for one in prices]
         return readings, costs[-1] if costs else None
     except Unfit as error:
-        raise Unreachable(pool, "read_quota", f"what it says cannot be: {error}", "it is asked again") from None
+        raise Unreachable(pool, "read_quota", f"its records are invalid: {error}", "they are read again") from None
 
 
 def reading(answer: Any, now: int) -> QuotaReading:
     """Return one validated reading of a window that contains now. Raises Unfit."""
     if not isinstance(answer, QuotaReading):
-        raise Unfit(f"{brief(answer)} is no reading")
+        raise Unfit(f"{brief(answer)} is not a usage record")
     try:
         start = whole(answer.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
         end = whole(answer.end, start + 1, start + _WINDOW_SECONDS)
@@ -309,8 +309,8 @@ def call(pool: str, action: str, method: Callable[[], _Answer]) -> _Answer:
         error.args = (clean(str(error), TEXT_MAX),)
         raise
     except Exception as error:
-        why = f"its adapter stumbled: {type(error).__name__}: {clean(str(error), NAME_MAX)}"
-        raise AdapterCrashed(pool, action, why, "report it; the pool is asked again") from error
+        why = f"its adapter raised {type(error).__name__}: {clean(str(error), NAME_MAX)}"
+        raise AdapterCrashed(pool, action, why, "report this error; the pool is queried again") from error
 
 
 class AdapterCrashed(Unreachable):
@@ -322,7 +322,7 @@ def _platform(ports: Ports, pool: str, action: str) -> Any:
         return ports.platforms[pool]
     except KeyError:
         why = "the pool is no longer configured"
-        raise PlatformError(pool, action, why, "put it back until its runs end") from None
+        raise PlatformError(pool, action, why, "add it again until its runs have ended") from None
 
 
 # Rejected values.
@@ -361,6 +361,6 @@ class RejectionLog:
         values = [
             {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]
         ]
-        why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
+        why = f"{one.what} was rejected: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
         events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=values)
         self._ports.log.warning(REFUSED, subject=one.subject, what=one.what, why=why)

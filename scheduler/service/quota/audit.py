@@ -87,7 +87,7 @@ def _read_one(ports: Ports, name: str) -> int | None:
         pool = ports.pools[name]
         in_money = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
         if price is None and not pool.price_microdollars_per_hour and in_money:
-            why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"
+            why, remedy = "the platform does not report the price of an hour", "Set price_per_hour of the pool"
             raise Unreachable(pool.platform, "read the price", why, remedy)
     except PlatformError as error:
         now = ports.clock.now()
@@ -133,7 +133,7 @@ def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> 
     except PlatformError as error:
         ports.log.warning("quota.sessions_unknown", pool=pool.name, why=str(error))
         return
-    why = f"the quota is nearly used up: {left} s of it are left, the sessions that run were to have {wanted} s"
+    why = f"the quota is nearly used up: {left} s are left, and the running sessions have planned {wanted} s"
     for run in running:
         if run.key in sessions and sessions[run.key].stop_channel is not StopChannel.NONE:
             with ports.write() as tx:
@@ -351,7 +351,7 @@ def _settle(ports: Ports, run: Run, session: Observed, now: int) -> None:
         entries = [entry for entry in ledger.entries(tx, since=now - 2 * DAY, pool=run.pool) if entry.run == run.key]
         missing = corrections(fold(entries).get(run.pool, ()), session.started, session.ended)
         price = next((entry.price_microdollars_per_hour for entry in entries if entry.kind is EntryKind.SPEND), 0)
-        evidence = f"the bill says {session.ended - session.started} s: {session.detail}"[:500]
+        evidence = f"the platform bills {session.ended - session.started} s: {session.detail}"[:500]
         ledger.adjust(tx, run.pool, run.key, missing, now, price, evidence)
         seconds = sum((-1 if credit else 1) * (end - start) for start, end, credit in missing)
         events.append(tx, _CHECKED, run.key, now, pool=run.pool, seconds=seconds)

@@ -106,7 +106,7 @@ def _prove(database: Database, file: Path, artifacts: Path | None) -> int:
             restored = open_database(f"sqlite:///{folder}/scheduler.db")
         try:
             if problems := verify_database(restored):
-                why = f"what was restored from it is not in order: {'; '.join(problems[:3])}"
+                why = f"the restored copy has errors: {'; '.join(problems[:3])}"
                 raise BackupFailed(str(database.where), why, "See: schedctl db verify")
             if artifacts is None:
                 return 0
@@ -131,4 +131,4 @@ def _read_dump(file: Path) -> None:
     command = [program, "--file=/dev/null", str(file)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BackupFailed(str(file), " ".join(done.stderr.split())[:500], "See what pg_restore says")
+        raise BackupFailed(str(file), " ".join(done.stderr.split())[:500], "Correct this error, and back up again")

@@ -56,7 +56,7 @@ def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``target`` at the end of the body. Raises Refusal."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise Refusal(f"{target} is there already and not an empty folder", remedy="Name another one")
+        raise Refusal(f"{target} exists already and is not an empty folder", remedy="Name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         fresh = Path(scratch) / "made"
@@ -136,8 +136,8 @@ def export(
                 seal(work)
             files = open_release(version.model, version.number, work).files
         except BadRelease as error:
-            remedy = f"{error.remedy}. To take all as it is: schedctl models pull {version.name} DIR"
-            raise Refusal(f"{version.name} cannot be given away", error.why, remedy) from None
+            remedy = f"{error.remedy}. To copy all files unchanged: schedctl models pull {version.name} DIR"
+            raise Refusal(f"{version.name} cannot be exported", error.why, remedy) from None
     names = {component.name for component in manifest.components} if wanted is None else set()
     return Exported((*sorted(files), SUMS), tuple(sorted(names - (files.keys() - {CARD, FACTS}))))
 
@@ -158,7 +158,7 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
     """
     parts = [component for component in manifest.components if component.name in _NEEDED]
     if not any(component.name == ADAPTER for component in parts):
-        raise Refusal(f"{version.name} is a whole model and no adapter", remedy="Export it without --merge")
+        raise Refusal(f"{version.name} is a whole model, not an adapter", remedy="Export it without --merge")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-adapter-", dir=folder.parent) as scratch:
         for component in parts:
             fetch_part(artifacts, version, manifest.job, component, Path(scratch) / component.name)

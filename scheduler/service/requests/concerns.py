@@ -163,11 +163,11 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
         result += [_problem(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
         if spec.mixture is None and _TRAINERS.intersection(spec.command) and "--data" not in spec.command:
             word = next(word for word in spec.command if word in _TRAINERS)
-            why = "it trains on the corpus, of which this job gets nothing"
+            why = "it trains on the corpus, but this job has no mixture of it"
             result.append(_problem(where, f"{label}command", word, why, "add mixture = {}"))
         named = settings.corpus.sources or (settings.artifacts.root / "corpus").is_dir()
         if spec.mixture is not None and not named:
-            result.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
+            result.append(Problem(where, f"{label}mixture", "", "there is no text to train on", _NO_TEXT))
         version = spec.mixture.corpus if spec.mixture is not None else ""
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"
@@ -233,7 +233,7 @@ def _missing_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[st
     """Yield (word, reason, remedy) if a file is not in a session's working folder, which has only the job's code."""
     if inside is None:
         remedy = 'write the whole path, or name its folder: code = "."'
-        yield word, "a session starts in an empty folder, where it is not", remedy
+        yield word, "a session starts in an empty folder, which does not have it", remedy
     elif os.path.normpath(word) not in inside:
         yield word, "the job's code has no such file", "check the path; git or .schedignore may leave it out"
 
@@ -317,7 +317,7 @@ def _counts(spec: JobSpec, pool: Pool) -> list[int]:
 # Concerns about gates: a test set that cannot be read, or is so small that a gate can never pass or fail.
 #
 # They are reported when a job is added and when settings are checked, before weeks of training are spent in vain.
-_REMEDY = "add items to the set, or ask for less"
+_REMEDY = "add items to the set, or change the limit of the gate"
 
 
 def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
@@ -333,7 +333,7 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
         items = items_at(place).items.values()
     except (BadItems, OSError) as error:
         reason = str(error) if isinstance(error, BadItems) else (error.strerror or str(error)).lower()
-        yield "evaluation.set", str(place), reason, "no version of this model can be judged by it as it is"
+        yield "evaluation.set", str(place), reason, "correct the set, without which no version can be evaluated"
         return
     for gate in spec.gates:
         if why := _too_small(gate, items, spec.gates):
@@ -353,7 +353,7 @@ def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[Quality
     if count >= least:
         return ""
     what = "items" if threshold else "clusters"
-    never = "refuse a version" if gate.kind == "no_harm" else "let one pass"
+    never = "refuse a version" if gate.kind == "no_harm" else "accept one"
     return f"the test set has {count} {what}{of_domain}, and with fewer than {least} it can never {never}"
 
 

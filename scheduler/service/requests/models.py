@@ -126,7 +126,7 @@ def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
     with deployer.write() as tx:
         kept = [one for one in deployments.stopped(tx) if one.model == model]
         if not kept:
-            raise Refusal(f"nothing keeps {model} from being deployed", remedy=f"See: schedctl models list {model}")
+            raise Refusal(f"the deployment of {model} is not paused", remedy=f"See: schedctl models list {model}")
         events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=kept[-1].why)
     return kept
 
@@ -137,7 +137,7 @@ def _redeployed(deployer: Deployer, compared: Compared, wanted: Version, target:
     except TargetError as error:
         return replace(compared, did=str(error), still=True)
     good = done.state == "serving"
-    sentence = "brought there" if good else f"{done.state}: {done.why}"
+    sentence = "deployed" if good else f"{done.state}: {done.why}"
     served = wanted.number if good else compared.served
     return replace(compared, served=served, proven=good, did=sentence, still=not good)
 
@@ -153,8 +153,8 @@ def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
         deployed = "nothing" if live.version is None else f"{model}@{live.version}"
         return f"{deployed} is deployed, {wanted.name} is promoted"
     if not live.proven:
-        return f"{wanted.name} has not answered since it was switched to"
+        return f"{wanted.name} has not answered since it was deployed"
     if row is None or row.number != wanted.number:
         return f"our records do not say that {wanted.name} is deployed there"
     sent = str(row.evidence.get("digest", ""))
-    return "its files are others than were deployed" if sent and sent != live.digest else ""
+    return "its files differ from the deployed ones" if sent and sent != live.digest else ""

@@ -128,11 +128,11 @@ def _probed(report: LaneReport | None, log: bytes) -> Probed:
     """Return the speed from the last heartbeat of the session, or why there is none."""
     if report is None:
         lines = log.decode(errors="replace").strip().splitlines()
-        return Probed(None, f"the session left no word: {lines[-1] if lines else 'nothing was printed'}")
+        return Probed(None, f"the session wrote no report: {lines[-1] if lines else 'nothing was printed'}")
     if report.steps_per_second:
         return Probed(RANGES["steps_per_hour"].nearest(report.steps_per_second * 3_600))
     if report.step is not None:
-        return Probed(None, "it reported too few steps to tell a speed")
+        return Probed(None, "it reported too few steps to measure a speed")
     last = report.message.strip().splitlines()[-1:] if report.error_class else []
     return Probed(None, ": ".join([report.why or "it reported no step", *last]))
 

@@ -94,7 +94,7 @@ def _added(
 ) -> list[whatif.InsertJob]:
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
-        raise Refusal("two of the jobs to add have one name", remedy="Give each its own")
+        raise Refusal("two of the jobs to add have the same name", remedy="Give each its own name")
     targets = {spec.name: spec.target_step for spec in (*(record.spec for record in records.values()), *specs)}
     added = []
     for place, spec in enumerate(specs, start=len(records) + 1):

@@ -54,7 +54,7 @@ def add(
                 )
             before = jobs.find(tx, spec.name) if go_on else None
             if go_on and before is None:
-                raise Refusal(f"there never was a job {spec.name} to go on from", remedy="Add it without --continue")
+                raise Refusal(f"there was never a job {spec.name} to continue", remedy="Add it without --continue")
             if before is not None and before.done_step >= spec.target_step:
                 raise Refusal(
                     f"{spec.name} is at step {before.done_step} already, its target is {spec.target_step}",
@@ -93,7 +93,7 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
             saved = checkpoints.find(tx, record.checkpoint)
             if saved is None or saved.state != "good":
                 raise Refusal(
-                    f"what {name} saved is gone, it cannot continue",
+                    f"the checkpoints of {name} are deleted, so it cannot continue",
                     remedy=f"To start from step 0: schedctl queue remove {name}, then schedctl queue add",
                 )
         early_stops.undo(tx, record, now, by)
@@ -196,7 +196,7 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
         )
     if isinstance(state, Active) and (fixed := sorted(changed & _OF_SESSION)):
         return (
-            f"its session {state.run} was launched with {', '.join(fixed)} as it is. "
+            f"its session {state.run} was launched with its present {', '.join(fixed)}. "
             f"First let it end: schedctl queue hold {name}"
         )
     if "target_step" in changed and spec.target_step <= record.done_step:
@@ -247,7 +247,7 @@ def take_up(database: Database, name: str, version: str, now: int, by: str, grac
         mixture = record.spec.mixture
         if mixture is None:
             remedy = f"Give it one first: schedctl queue edit {name} --set mixture.corpus={version}"
-            raise Refusal(f"{name} trains on no corpus", remedy=remedy)
+            raise Refusal(f"{name} does not train on a corpus", remedy=remedy)
         if mixture.corpus == version:
             return record
         if isinstance(record.state, Active) and mixture.corpus:

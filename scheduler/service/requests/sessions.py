@@ -83,17 +83,17 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
             return DeclaredLost(run, None, "its run is over and charged already")
         raise Refusal(f"{key} has ended, {run.state.outcome}", remedy=f"See: schedctl runs show {key}")
     if isinstance(run.state, Reserved):
-        raise Refusal(f"{key} was never sent anywhere", remedy="Try again in a minute")
+        raise Refusal(f"{key} was not sent to its platform yet", remedy="Try again in a minute")
     began = started_of(run)
     if ended is not None:
         if not began <= ended <= now:
             raise Refusal(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
-        return DeclaredLost(run, ended, "as you say")
+        return DeclaredLost(run, ended, "the end that you stated")
     signs = [report.at for report in runs.heartbeats(tx, [key]).values() if report.at is not None]
     if signs:
         return DeclaredLost(run, max(began, min(now, max(signs))), "its last sign of life")
     until = max(began, min(now, run.held_until))
-    return DeclaredLost(run, until, "it gave no sign of life: all of its reservation so far")
+    return DeclaredLost(run, until, "it gave no sign of life, so all of its reservation so far is charged")
 
 
 def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, by: str) -> None:

@@ -229,13 +229,13 @@ def pull_code(database: Database, artifacts: BlobStore, manifest: Manifest, targ
     if digest is None:
         return None
     if target.exists():
-        raise Refusal(f"{target} is there already", remedy="Name another folder, or move it away")
+        raise Refusal(f"{target} exists already", remedy="Name another folder, or move it away")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
         try:
             _fetch_code(artifacts, digest, fetched, fresh)
         except tree.BadListing as error:
-            raise Refusal(f"code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git") from None
+            raise Refusal(f"code {digest[:12]} is damaged in the store: {error}", remedy="Get it from git") from None
         fresh.rename(target)
     return digest
 
@@ -277,7 +277,7 @@ def lock_packages(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]
     if not targets:
         raise RequirementsError(
             source,
-            "of none of the job's pools it is known which Python it has",
+            "the Python version of the job's pools is not known",
             'Name it in the options of the pool: image_python = "3.12"',
         )
     lock = make_lock(Path(source), demands, targets, spec.environment)

@@ -261,7 +261,7 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
         try:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
-            raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
+            raise NoScores(f"the promoted {case.in_force.name} cannot be compared: {error}") from None
     from scheduler.service.versions.item_sets import leaks_in  # imported here, since it slows the start of the daemon
 
     return judge(case.spec.gates, scores, before, leaks_in(ports, case.evaluation, case.version))
@@ -277,7 +277,8 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
     digest = gates_digest(case.spec, evaluation.scorer_digest)
     earlier = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)
     if earlier is not None:  # the gates were changed and changed back, so the verdict is stored already
-        versions.move(tx, version, OF_VERDICT[earlier.verdict], f"as on {earlier.set_digest[:12]} before", now)
+        why_again = f"the same verdict as before on test set {earlier.set_digest[:12]}"
+        versions.move(tx, version, OF_VERDICT[earlier.verdict], why_again, now)
         return
     evidence = {
         **judgement.document(),
@@ -318,7 +319,7 @@ def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
     if compared is None or compared.state == "open":
         return None
     if compared.state == "failed":
-        raise NoScores(f"there is nothing to compare with: {in_force.name} could not be scored: {compared.error}")
+        raise NoScores(f"the promoted {in_force.name} cannot be compared, its evaluation failed: {compared.error}")
     return JudgedCase(evaluation, version, record.spec, in_force, compared)
 
 
@@ -394,9 +395,7 @@ class Watch:
     def text(self) -> str:
         """The evidence as text."""
         watched = self.watched
-        return (
-            f"{watched.worse:,} of {watched.votes:,} votes say that it is worse, where {self.usual:g} of them is usual"
-        )
+        return f"{watched.worse:,} of {watched.votes:,} votes say that it is worse; the usual share is {self.usual:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,10 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
     if withdrawn is None:
         raise Refusal(f"no version of {model} is promoted", remedy=f"See: schedctl models list {model}")
     if withdrawn.state == "accepted":  # a person may have overruled it meanwhile
-        withdrawn = versions.move(tx, withdrawn, "return", f"returned: {why}", now, by)
+        withdrawn = versions.move(tx, withdrawn, "return", f"rolled back: {why}", now, by)
     before = _before(tx, withdrawn)
     if before is not None and before.state == "retired":
-        before = versions.move(tx, before, "recall", f"{withdrawn.name} was returned", now, by)
+        before = versions.move(tx, before, "recall", f"{withdrawn.name} was rolled back", now, by)
     number = before.number if before else None
     versions.note_promotion(tx, Promotion(model, "rollback", number, withdrawn.number, by, why, now))
     return withdrawn, before
@@ -76,7 +76,7 @@ def overrule(
     """Replace the result of an evaluation by a person's decision; both are kept. Raises Refusal."""
     name = version.name
     if version.state == verdict:
-        raise Refusal(f"{name} is {verdict} as it is", remedy=f"See: schedctl models show {name}")
+        raise Refusal(f"{name} is {verdict} already", remedy=f"See: schedctl models show {name}")
     if version.state == "evaluating":
         raise Refusal(f"{name} is being evaluated", remedy=f"Wait for its verdict: schedctl models show {name}")
     force = versions.in_force(tx, version.model)
@@ -144,7 +144,7 @@ def evaluate(
     if earlier_verdict is not None:
         raise Refusal(
             f"these gates have judged {version.name} on this test set already: it was {earlier_verdict.verdict}",
-            remedy="Change the gates, the scorer or the set, or say otherwise: "
+            remedy="Change the gates, the scorer or the set, or overrule the verdict: "
             f"schedctl models overrule {version.name} --reason WHY",
         )
     name = _free_name(tx, version)

@@ -119,5 +119,5 @@ def test_a_database_that_is_not_in_order_makes_no_backup(schedctl: Schedctl, wor
         tx.exec_driver_sql("UPDATE jobs SET done_step = done_step + 7 WHERE name = 'ulm'")
     refused = schedctl("backup", str(home / "whole"))
     assert refused.code == 4
-    assert "what was restored from it is not in order" in refused.err
+    assert "the restored copy has errors" in refused.err
     assert not (home / "whole").exists()

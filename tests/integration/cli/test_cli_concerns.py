@@ -109,8 +109,8 @@ def test_a_number_without_its_unit_is_told(
 COMMANDS = {
     '["no-such-command-here"]': "this machine has no such command; install it",
     '["/no/such/program"]': "this machine has no such program; check the path",
-    '["./train.sh"]': "a session starts in an empty folder, where it is not; write the whole path",
-    '["{python}", "train.py"]': "a session starts in an empty folder, where it is not; write the whole path",
+    '["./train.sh"]': "a session starts in an empty folder, which does not have it; write the whole path",
+    '["{python}", "train.py"]': "a session starts in an empty folder, which does not have it; write the whole path",
     '["{python}", "/no/such/train.py"]': "this machine has no such file",
     '["{python}", "{payload}/trainers/charlmm.py"]': "the shipped payload has no such file",
 }
@@ -156,7 +156,7 @@ def test_what_is_in_order_gives_no_warning(schedctl: Schedctl, database: Databas
 def test_nothing_is_trained_on_that_nobody_named(schedctl: Schedctl, database: Database, home: Path) -> None:
     """The adviser's and the documents' examples name no text: their job waits for one, and its owner is told."""
     (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', '["true"]\nmixture = {}', 1))
-    told = "jobs.uff-main.mixture: no text is named to train on; schedctl corpus add FOLDER, or set corpus.sources"
+    told = "jobs.uff-main.mixture: there is no text to train on; schedctl corpus add FOLDER, or set corpus.sources"
     assert told in schedctl("config", "check").err
     added = schedctl("queue", "add", "--models")
     assert (added.code, told in added.err) == (0, True)
@@ -164,7 +164,7 @@ def test_nothing_is_trained_on_that_nobody_named(schedctl: Schedctl, database: D
     assert (refused.code, "there is no text to train on" in refused.err) == (3, True)
     assert not list(home.rglob("train-*.jsonl"))
     assert schedctl("corpus", "add", str(home / "models.toml")).code == 0
-    assert "no text is named" not in schedctl("config", "check").err
+    assert "no text to train on" not in schedctl("config", "check").err
 
 
 def test_a_shipped_trainer_without_the_corpus_is_told(schedctl: Schedctl, database: Database, home: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_shipped_trainer_without_the_corpus_is_told(schedctl: Schedctl, databa
     (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', words))
     found = schedctl("config", "check")
     assert found.code == 0
-    assert "it trains on the corpus, of which this job gets nothing; add mixture = {}" in found.err
+    assert "it trains on the corpus, but this job has no mixture of it; add mixture = {}" in found.err
 
 
 def test_a_pool_that_nobody_declared_is_told_with_the_one_that_was_meant(
@@ -220,8 +220,8 @@ def test_gates_that_a_test_set_can_never_decide_are_told_when_the_job_is_added(
     held = home / "items.jsonl"
     held.write_text(items(10, 2))
     told = [
-        "threshold on good: the test set has 10 items, and with fewer than 59 it can never let one pass",
-        "better on good.python: the test set has 2 clusters of domain python, and with fewer than 5 it can never let",
+        "threshold on good: the test set has 10 items, and with fewer than 59 it can never accept one",
+        "better on good.python: the test set has 2 clusters of domain python, and with fewer than 5 it can never",
         "no_harm on harm: the test set has 2 clusters, and with fewer than 5 it can never refuse a version",
     ]
     for words in (("config", "check"), ("queue", "add", "--models")):

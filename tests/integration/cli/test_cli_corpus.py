@@ -66,7 +66,7 @@ def test_a_build_tells_how_far_it_is_and_what_it_made(text: Path, database: Data
     assert made.code == 0
     assert made.out.startswith("Corpus ")
     assert "60 texts" in made.out
-    assert "looks at the sources\n" in made.err
+    assert "measures the sources\n" in made.err
     assert "writing the corpus, 80 % done\n" in made.err
     again = schedctl("corpus", "build", "--json")
     assert again.document["before"] == again.document["corpus"]["version"]

@@ -88,7 +88,7 @@ def test_a_version_that_does_not_answer_is_told_with_the_reason_and_the_old_one_
     assert schedctl("models", "resume", "ufm").code == 0
     assert "deployment stopped" not in schedctl("status").out
     again = schedctl("models", "resume", "ufm")
-    assert (again.code, "nothing keeps ufm" in again.err) == (Exit.REFUSED, True)
+    assert (again.code, "the deployment of ufm is not paused" in again.err) == (Exit.REFUSED, True)
 
 
 def test_sync_brings_a_target_to_what_is_in_force_and_then_does_nothing(

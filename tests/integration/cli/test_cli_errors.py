@@ -218,7 +218,7 @@ def test_damage_found_by_verify_has_its_own_code(world: Database, home: Path, sc
 def test_a_full_folder_is_never_pulled_over(world: Database, home: Path, schedctl: Schedctl) -> None:
     (home / "copy").mkdir()
     (home / "copy" / "mine").write_text("precious")
-    refuses(schedctl("checkpoints", "pull", "ulm", str(home / "copy")), Exit.REFUSED, "Name another one")
+    refuses(schedctl("checkpoints", "pull", "ulm", str(home / "copy")), Exit.REFUSED, "Name another folder")
     assert (home / "copy" / "mine").read_text() == "precious"
 
 

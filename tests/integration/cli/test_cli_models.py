@@ -262,7 +262,7 @@ def test_weights_that_nobody_can_use_are_not_given_away(
     judge.end("ulm-eval-1", 1.0)
     refused = schedctl("models", "export", "ulm@1", str(home / "out"))
     assert refused.code == Exit.REFUSED
-    assert "ulm@1 cannot be given away: weights.npz: it is no archive of arrays" in refused.err
+    assert "ulm@1 cannot be exported: weights.npz: it is no archive of arrays" in refused.err
     assert "schedctl models pull ulm@1 DIR" in refused.err
     assert not (home / "out").exists()
     assert list(home.glob(".out-*")) == []
@@ -287,7 +287,7 @@ def test_votes_are_looked_at_and_take_a_version_back_when_asked(
     vote(4, worse=True)
     calm = schedctl("models", "watch", "ulm", "--votes", str(path), "--rollback")
     assert (calm.code, calm.err) == (Exit.OK, "")
-    assert "4 of 8 votes say that it is worse, where 0.5 of them is usual" in calm.out
+    assert "4 of 8 votes say that it is worse; the usual share is 0.5" in calm.out
     assert schedctl("models", "watch", "ulm", "--votes", str(path), "--usual", "0.01").code == Exit.VIOLATIONS
     vote(60, worse=True)
     heard = schedctl("models", "watch", "ulm@1", "--votes", str(path))

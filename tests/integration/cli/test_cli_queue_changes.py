@@ -88,7 +88,7 @@ def test_one_key_is_changed_and_the_rest_stays(schedctl: Schedctl, world: Databa
         ("ucm", "name=ucn", 6, "its name stays ucm"),
         ("ucm", "gate.parent=ucm", 3, "after.fraction: is missing"),
         ("ucm", "after.job=ucm", 3, "after.fraction: is missing"),
-        ("uff-main", "target_step=2000", 6, "its session uff-uff-main-0001 was launched with target_step as it is"),
+        ("uff-main", "target_step=2000", 6, "its session uff-uff-main-0001 was launched with its present target_step"),
         ("uff-main", "weight=9", 0, "weight"),
         ("ulm", "target_step=900", 6, "it is done. To train on from step 500"),
         ("nobody", "weight=1", 5, "no job has this name"),
@@ -211,7 +211,7 @@ def test_a_removed_job_may_be_gone_on_from(schedctl: Schedctl, world: Database) 
         assert [one.manifest.step for one in checkpoints.newest(tx, "ulm")] == [500]
     assert verify(world) == []
     never = schedctl("queue", "add", "--name", "new", "--command", "x", "--continue", "--target-step", "5")
-    assert (never.code, "there never was a job new" in never.err) == (6, True)
+    assert (never.code, "there was never a job new" in never.err) == (6, True)
 
 
 def test_what_is_needed_is_not_removed(schedctl: Schedctl, world: Database) -> None:
@@ -260,7 +260,7 @@ def test_a_cancel_can_be_undone_until_the_work_is_gone(schedctl: Schedctl, world
         assert record.checkpoint is not None
         checkpoints.expire(tx, record.checkpoint, "gone", NOW)
     told = schedctl("queue", "release", "ulm")
-    assert (told.code, "what ulm saved is gone" in told.err) == (6, True)
+    assert (told.code, "the checkpoints of ulm are deleted" in told.err) == (6, True)
     assert isinstance(arrows.remove(Cancelled("ann", NOW), "ann", NOW), Cancelled)
 
 

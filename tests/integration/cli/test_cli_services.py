@@ -142,7 +142,7 @@ def test_verify_tells_a_manifest_that_was_changed(world: Database, artifacts: Di
         (record,) = checkpoints.newest(tx, "ulm")
     document = json.loads(artifacts.read(record.manifest.key))
     artifacts.put(record.manifest.key, json.dumps({**document, "trained_seconds": 1}).encode())
-    assert only_verdict(world, artifacts) == ("its manifest is another one than was recorded",)
+    assert only_verdict(world, artifacts) == ("its manifest differs from the recorded one",)
     artifacts.put(record.manifest.key, b"{")
     (finding,) = only_verdict(world, artifacts)
     assert finding.startswith("its manifest is damaged: not JSON")

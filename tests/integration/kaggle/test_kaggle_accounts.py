@@ -79,7 +79,7 @@ def test_two_accounts_are_refused_by_the_check_and_at_a_start(
     for words in (["config", "check"], ["daemon"]):
         assert entry.main(["--config", str(tmp_path / "settings.toml"), *words]) == 3
         told = capsys.readouterr().err
-        assert "pools.two: its credentials are of the kaggle account Bob, those of the pool one of alice" in told
+        assert "pools.two: its credentials belong to the kaggle account Bob, those of the pool one to alice" in told
         assert "give all these pools credentials of one account, or set enabled = false" in told
     assert not account.server.requests
     assert not bob.server.requests
@@ -105,7 +105,7 @@ def test_new_settings_with_a_second_account_are_not_taken_over(
     old = app_of(("one", account, legacy(account)))
     with closing(open_database(old.settings.database_url, create=True)) as database:
         vars(old)["database"] = database
-        with pytest.raises(ConfigError, match=r"pools\.two: its credentials are of the kaggle account Bob"):
+        with pytest.raises(ConfigError, match=r"pools\.two: its credentials belong to the kaggle account Bob"):
             reloaded(old, lambda: app_of(("one", account, legacy(account)), ("two", bob, legacy(bob))))
 
 
@@ -126,7 +126,7 @@ def test_of_tokens_the_first_answer_tells_and_the_next_start_refuses(
         with pytest.raises(Misconfigured, match=why):
             call()
     assert bob.place.sessions() == []
-    with pytest.raises(ConfigError, match=r"pools\.two: .* account Bob, those of the pool one of alice"):
+    with pytest.raises(ConfigError, match=r"pools\.two: .* account Bob, those of the pool one to alice"):
         require_one_account(app.settings)
     for path in app.settings.state_dir.rglob("account.json"):
         assert account.place.key not in path.read_text()

@@ -90,7 +90,7 @@ def test_a_bill_that_comes_late_and_is_lower_corrects_the_ledger(world: World, t
         credited = [entry for entry in ledger.entries(tx) if entry.credit]
     assert sum(entry.end - entry.start for entry in spent) > charged(app)
     assert all(entry.price_microdollars_per_hour == 740_000 for entry in credited)
-    assert "the bill says" in credited[0].evidence
+    assert "the platform bills" in credited[0].evidence
     assert charged(app) == world.place.billed_seconds()
     app.database.close()
 
