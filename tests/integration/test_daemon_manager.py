@@ -132,7 +132,7 @@ def test_stopping_is_told_with_a_request_for_time_and_the_line_goes(manager: Man
     folders = (str(manager.state), str(manager.folder / "run"))
     until(lambda: [line.read(folder) for folder in folders] == ["0 running, 0 waiting"] * 2, "the line")
     manager.daemon.send_signal(signal.SIGTERM)
-    assert "sessions go on" in manager.hear_until("STOPPING")["STATUS"]
+    assert "sessions continue" in manager.hear_until("STOPPING")["STATUS"]
     assert int(manager.hear_until("EXTEND_TIMEOUT_USEC")["EXTEND_TIMEOUT_USEC"]) == 30_000_000
     assert manager.daemon.wait(PATIENCE_SECONDS) == 0
     assert [line.read(folder) for folder in folders] == [None, None]
