@@ -1,7 +1,7 @@
 """Chains: the next job of the plan continues in a running session whose lane has ended.
 
-The new lane is stored in the run before its order is written. The order is an object of the artifact store, under a key
-that names the previous lane, and is created once. If the session never takes it, the session ends and the job waits
+The new lane is stored in the run before its order is written. The order is an object in the artifact store whose key
+names the previous lane; it is created once. If the session never accepts it, the session ends and the job waits
 again.
 """
 
@@ -37,12 +37,12 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, limits, runs, trees
 
 _ORDER_BYTES = 16 << 20
-_AGAIN_SECONDS = 1_800  # a job that is planned on another pool within this time is left to that plan
+_AGAIN_SECONDS = 1_800  # a job that is planned on another pool within this time stays with that plan
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The devices of an ended lane in a session that waits for an order; ``idle`` if none of its lanes runs."""
+    """The devices of an ended lane ``before``, which wait for an order; ``idle`` if no lane of the session runs."""
 
     run: Run
     before: Lane
@@ -60,25 +60,25 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     with ports.database.read() as tx:
         sessions, orders, slots = dict[str, Run](), list[tuple[str, Lane]](), list[Slot]()
         for run in runs.live(tx):
-            look = partial(_lanes_and_slots, ports, tx, run, unopened, now, news=news)
-            if (looked := apart(ports, "chain.failed", look, None, run=run.key)) is not None:
+            read = partial(_lanes_and_slots, ports, tx, run, unopened, now, news=news)
+            if (parts := apart(ports, "chain.failed", read, None, run=run.key)) is not None:
                 sessions[run.key] = run
-                orders += [(run.key, lane) for lane in looked[0]]
-                slots += looked[1]
+                orders += [(run.key, lane) for lane in parts[0]]
+                slots += parts[1]
         snapshot: Snapshot | None = None
         if slots and limits.paused(tx) is None:
             load = partial(load_snapshot, tx, ports.pools, now, ports.policy.horizon_seconds)
             snapshot = apart(ports, "chain.failed", load, None)
-    told_to_end = {(slot.run.key, slot.before.index) for slot in slots if slot.idle}
+    to_end = {(slot.run.key, slot.before.index) for slot in slots if slot.idle}
     chained = set[str]()
     for slot in slots:
-        barred = {lane.job for _, lane in orders}
+        excluded = {lane.job for _, lane in orders}
         if snapshot is None:
             break
-        choose = partial(next_job, snapshot, plan, slot, barred)
+        choose = partial(next_job, snapshot, plan, slot, excluded)
         if (placement := apart(ports, "chain.failed", choose, None, run=slot.run.key)) is None:
             continue
-        told_to_end.discard((slot.run.key, slot.before.index))  # its inputs may still be in transfer
+        to_end.discard((slot.run.key, slot.before.index))  # its inputs may still be in transfer
         if prepare(ports, [placement], (), quota=False)[0]:
             reserve = partial(_reserve, ports, sessions[slot.run.key], slot.before, placement, now)
             if (lane := apart(ports, "chain.failed", reserve, None, run=slot.run.key)) is not None:
@@ -86,7 +86,7 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
                 chained.add(slot.run.key)
                 sessions[slot.run.key] = replace(slot.run, lanes=(*sessions[slot.run.key].lanes, lane))
     work = {f"{key} {lane.index}": partial(_put_order, ports, sessions[key], lane) for key, lane in orders}
-    ends = {(key, before) for key, before in told_to_end if key not in chained}
+    ends = {(key, before) for key, before in to_end if key not in chained}
     work |= {
         f"{key} {before} ends": partial(_put, ports, sessions[key], before, {"lane": None}) for key, before in ends
     }
@@ -144,10 +144,10 @@ def open_slots(
     return slots
 
 
-def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collection[str] = ()) -> Placement | None:
-    """Return the job that continues in a slot, as a session until the slot's end; None if none can use it.
+def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, excluded: Collection[str] = ()) -> Placement | None:
+    """Return the job that continues in a slot, as a placement until the slot's end; None if no job can use it.
 
-    Jobs planned on this pool come first, since that saves a session, then those that no other pool takes soon. Among
+    Jobs planned on this pool come first, since that saves a session, then jobs without a session planned soon. Among
     them the dispatcher decides, as for a free pool with the slot's devices.
     """
     view = next(view for view in snapshot.pools if view.pool.name == slot.run.pool)
@@ -164,19 +164,19 @@ def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collecti
         session_cap_seconds=max(0, min(left, view.pool.session_cap_seconds)),
         overrun_seconds=0,
     )
-    barred = {lane.job for lane in slot.run.lanes}.union(barred)
-    waiting = [job for job in snapshot.jobs if job.running is None and job.blocked is None and job.name not in barred]
+    excluded = {lane.job for lane in slot.run.lanes}.union(excluded)
+    waiting = [job for job in snapshot.jobs if job.running is None and job.blocked is None and job.name not in excluded]
     planned: dict[str, Placement] = {}  # by job the first
     for placement in sorted(plan.placements if plan else (), key=lambda one: one.start, reverse=True):
         planned |= dict.fromkeys((lane.job for lane in placement.lanes), placement)
 
-    def is_here(job: JobView) -> bool:
+    def is_planned_here(job: JobView) -> bool:
         return job.name in planned and planned[job.name].pool == name
 
     def is_free(job: JobView) -> bool:
         return job.name not in planned or planned[job.name].start > snapshot.now + _AGAIN_SECONDS
 
-    for wanted in ([job for job in waiting if is_here(job)], [job for job in waiting if is_free(job)]):
+    for wanted in ([job for job in waiting if is_planned_here(job)], [job for job in waiting if is_free(job)]):
         if (chosen := _dispatched(snapshot, PoolView(place), wanted, left)) is not None:
             return chosen
     return None
@@ -210,7 +210,7 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
         budget = halvings.longest(tx, [(record.spec, planned.devices)])
         held = before.job and halvings.account(jobs.get(tx, before.job, removed=True).spec)
         if budget is not None and budget < (0 if held == halvings.account(record.spec) else run.held_until - now):
-            return None  # a lane with the same budget holds these hours already
+            return None  # otherwise the lane before holds these hours of the same budget already
         index = 1 + max(lane.index for lane in (*run.lanes, *_free_lanes(tx, run)))
         lane = new_lane(tx, record, pool, index, before.devices[: planned.devices], inputs)
         lane = replace(lane, begun_at=now)
@@ -223,7 +223,7 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
 
 
 def _withdraw(ports: Ports, key: str, lane: Lane, now: int) -> None:
-    """Requeue a job whose session reports that it took no order, because it is ending or its runner has died."""
+    """Requeue a job whose session did not accept its order, because the session is ending or its runner has died."""
     with ports.write() as tx:
         run = runs.get(tx, key)
         if any(mine.index == lane.index and mine.outcome is None for mine in run.lanes):
@@ -256,13 +256,13 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
 
 
 def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
-    """Write an order unless there is one; return False if the session has the answer, or reports, that none follows."""
+    """Write an order unless one exists; return False if the existing order says that no job follows."""
     key = f"runs/{run.key}/lane-{before}/next.json"
     document = {"format": FORMAT, "run": run.key, "after": before, **what}
     try:
         if ports.artifacts.create(key, json.dumps(document).encode()):
             return True
         return read_json(ports.artifacts.read(key, _ORDER_BYTES))["lane"] is not None
-    except (StoreError, ValueError, KeyError, TypeError) as error:  # repeated until the session has it
+    except (StoreError, ValueError, KeyError, TypeError) as error:  # the next cycle tries again
         ports.log.warning("order.failed", run=run.key, lane=before, why=str(error))
         return True

@@ -1,4 +1,4 @@
-"""Inputs and training data of lanes, as folders of the artifact store.
+"""Inputs and training data of jobs, brought to the artifact store before a session needs them.
 
 Sessions download repositories of the Hub themselves if they can, and sessions on Kaggle get Kaggle's inputs attached;
 for other sessions the daemon downloads them once and stores their files.
@@ -37,13 +37,13 @@ from scheduler.store.errors import StoreFailure
 from scheduler.store.jobs import JobRecord
 
 KIND = "input"
-_ABLE = Capabilities()
+_ABLE = Capabilities()  # of a platform without special abilities
 
 
 def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABLE) -> dict[str, str] | None:
-    """Return the folders of the artifact store for a job's lane, by purpose; ``able`` is what its sessions can fetch.
+    """Return the store folders of a job's inputs, by purpose; ``able`` are the capabilities of its platform.
 
-    ``copies`` are the trees with the files of listed repositories; None: a required one is still missing.
+    ``copies`` maps the digest of a repository's listing to its tree of files. Returns None if a copy is missing.
     """
     result = {}
     for one in spec.inputs:
@@ -57,7 +57,7 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 
 
 def note(tx: Connection, spec: JobSpec) -> None:
-    """Store that a job needs the code, the corpus and the inputs that it names. Raises Refused."""
+    """Record that a job needs its code, lock file, corpus and inputs, so that they are kept. Raises Refused."""
     if spec.code is not None:
         trees.note(tx, "code", spec.code.digest, None)
     if spec.requirements is not None:
@@ -78,7 +78,7 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
         able = ports.platforms[placement.pool].capabilities
         shipped = [one for lane in placement.lanes for one in inputs.get(lane.job, ()) if _is_shipped(one, able)]
-        return {f"{one.source} {one.digest[:8]}": partial(_bring_alone, ports, one) for one in shipped}
+        return {f"{one.source} {one.digest[:8]}": partial(_bring_or_log, ports, one) for one in shipped}
 
     return ready(ports, "inputs", due, needs)
 
@@ -90,7 +90,7 @@ def _is_shipped(wanted: Input, able: Capabilities) -> bool:
     return wanted.kind != KIND and wanted.kind not in able.mounts
 
 
-def _bring_alone(ports: Ports, wanted: Input) -> bool:
+def _bring_or_log(ports: Ports, wanted: Input) -> bool:
     try:
         bring(ports, wanted)
     except StoreFailure:
@@ -120,9 +120,9 @@ def bring(ports: Ports, wanted: Input) -> None:
         repository = hub.parse_repository(listing)
         with tree.making_of(target) as making:
             if not tree.is_whole(target, repository.entries):
-                hub.download_files(repository, target, making, ports.hub_token(), _telling(wanted))
+                hub.download_files(repository, target, making, ports.hub_token(), _progress_of(wanted))
     else:
-        _fetch(ports.published(), tree.parse_mounted(listing), target, _telling(wanted))
+        _fetch(ports.published(), tree.parse_mounted(listing), target, _progress_of(wanted))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
     put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=wanted.digest)
     tree.remove_tree(target)
@@ -145,7 +145,7 @@ def _fetch(published: Published, mounted: tree.Mounted, target: Path, progress: 
             tree.make(target, making, mounted.entries, take)
 
 
-def _telling(wanted: Input) -> hub.Tell:
+def _progress_of(wanted: Input) -> hub.Tell:
     return lambda done, total: tell(f"fetches {wanted.source}, {100 * done // max(1, total)} % of it")
 
 
@@ -163,7 +163,7 @@ def put_tree(
 ) -> PackedFolder:
     """Store all files of a folder, unless they exist; return its listing and ``digest``.
 
-    Sessions find it at ``tree_prefix(kind, digest)``; it is deleted at ``delete_at`` (UTC seconds) if no job names it
+    Sessions find it at ``tree_prefix(kind, digest)``. It is deleted at ``delete_at`` (UTC seconds) if no job names it
     by then, see :func:`scheduler.store.trees.needed`. May take hours; it may be interrupted and repeated without
     sending anything twice. With ``heal`` existing objects are verified, and damaged ones are sent again. ``tell`` is
     called with the progress; ``origin`` is the listing of the repository of these files. Raises TreeError, Refused,
@@ -280,10 +280,10 @@ class TrainingData:
         return (*named, *(source for source in self.folder.added() if source not in named))
 
     def fingerprint(self) -> str:
-        """Return a text that is equal for equal recipes of a new corpus."""
+        """Return the recipe of a new corpus as text; equal recipes give equal texts."""
         domains = {name: sorted(words) for name, words in self._catalogue.domains.items()}
         settings = self._settings.model_dump(exclude={"refuse_personal", "weights", "decontaminate"})
-        # Not named where they are empty, so that the corpora of older versions still are those of their settings.
+        # Empty values are omitted, so that corpora of older versions still match their settings.
         later = {"weights": self._settings.model_dump(include={"weights"})["weights"], "test_sets": self._test_sets}
         recipe = {**settings, "sources": sorted(self.sources), "domains": domains}
         return json.dumps({**recipe, **{key: value for key, value in later.items() if value}}, sort_keys=True)
@@ -306,7 +306,7 @@ class TrainingData:
         if wanted is None:
             return ""
         key = (job, wanted, spec.seed)
-        cached = self._prefixes.get(key)  # also while the data of another job are built
+        cached = self._prefixes.get(key)  # without the lock: the data of another job may be in construction
         if cached is not None and (self._root / cached).is_dir():
             return cached
         from jobs.corpus.mixture import mixture
@@ -341,7 +341,7 @@ class TrainingData:
         from jobs.corpus.options import CorpusOptions
         from jobs.corpus.read.sources import Stdlib, parse_source
 
-        # The fingerprint is that of the begin, so that sources which are added during the build make another one.
+        # Computed before the build, so that sources which are added during the build change it.
         settings, fingerprint, sources = self._settings, self.fingerprint(), self.sources
         if not sources:
             raise CorpusError(NO_SOURCES)
@@ -380,19 +380,19 @@ class TrainingData:
                 self._store.create(path.relative_to(self._root).as_posix(), path)
 
     def _version_for(self, record: JobRecord) -> CorpusManifest:
-        """Return the version for a job without one: that of its earlier training, otherwise one by the settings."""
+        """Return the corpus version for a job without one: that of its earlier training, or else the current one."""
         current = self.folder.current()
         if current.version and _has_begun(record):
             return self.folder.open(current.version)
-        return self._of_settings()
+        return self._current()
 
     def _pinned(self, version: str) -> CorpusManifest:
-        """Return the pinned version of a job; a lost folder is built again from the same sources."""
+        """Return a pinned version; if its folder is lost, the corpus is built again."""
         if version not in self.folder.versions():
-            self._of_settings()
+            self._current()
         return self.folder.open(version)
 
-    def _of_settings(self) -> CorpusManifest:
+    def _current(self) -> CorpusManifest:
         """Return the current version; it is built if it does not match the settings."""
         current = self.folder.current()
         if current.version and current.recipe == self.fingerprint():
@@ -453,7 +453,7 @@ def _build_progress(
 
 
 def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return the placements whose training data exist; those of the others are built in the background."""
+    """Return the placements whose training data exist; missing training data are built in the background."""
     return ready(
         ports,
         "data",

@@ -1,4 +1,4 @@
-"""Launch: reserve quota and lanes, then call platforms by launch key with no transaction open."""
+"""Launch: reserve quota and devices for planned sessions, then ask their platforms to start them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,29 +44,29 @@ from scheduler.store import checkpoints, events, generations, jobs, ledger, limi
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.jobs import JobRecord
 
-_WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece
-# How long a session without work waits for an order; without a next job the daemon ends the wait at once.
+_FULL_TIME = 0.98  # part of the planned time that a single-session job must get
+# How long a session without work waits for an order. If there is no next job, the daemon ends the wait at once.
 _ORDER_SECONDS, _ORDER_WALL_SECONDS = 180, 3.0
-_REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
+_REFUSED_SECONDS = 600  # how long a pool is closed after a refusal without a time
 _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[Placement]]], ...] = (
     (Precondition.DATA, with_data),
     (Precondition.INPUTS, with_inputs),
     (Precondition.PACKAGES, with_packages),
     (Precondition.QUOTA_READING, launchable),
 )
-# Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
+# Rights last longer than the session's hold, because clocks differ and a last report may be repeated.
 _SLACK_SECONDS = 900
-_GAP_SECONDS = 900  # between planned sessions that may become one
+_GAP_SECONDS = 900  # longest gap between two planned sessions that may become one
 
 
 def reserve(
     ports: Ports, plan: Plan, now: int, unopened: Collection[str] = (), obstacles: list[Obstacle] | None = None
 ) -> list[Run]:
-    """Reserve what the plan wants to start now: one transaction, admission checked again against the ledger.
+    """Reserve the placements that the plan starts now, and return their runs. Admission is checked again in the ledger.
 
-    A placement that no longer fits, or whose job is no longer queued, is skipped: the next plan sees the new facts. So
-    is one on a pool that is ``unopened``, whose platform is being made, and one whose data or books are not there yet.
-    ``obstacles`` are added to: what kept back which job.
+    A placement is skipped if it does not fit any more, if its job is not queued any more, if the platform of its pool
+    is ``unopened`` (not created yet), or if its data or the pool's usage records are missing. The reasons are added to
+    ``obstacles``. All runs are reserved in one transaction; if that fails, each in its own.
     """
     obstacles = [] if obstacles is None else obstacles
     prepared, lacking = prepare(ports, plan.due_now, unopened)
@@ -94,7 +94,7 @@ def reserve(
 
 
 def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list[Obstacle]) -> Run | None:
-    """Reserve one placement; if that fails as it must not, its jobs wait for a person."""
+    """Reserve one placement and return its run, else None. After an unexpected error its jobs wait for a person."""
     faults: dict[str, str] = {}
     reserved: Run | None = None
     with isolated(faults, placement.pool), ports.write() as tx:
@@ -113,24 +113,24 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list
 def _reserve_one(
     ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int, plan: Plan | None = None
 ) -> Run | list[Obstacle]:
-    """Reserve one placement, leaving what ``others`` on the same pool still need; else return what keeps it back.
+    """Reserve one placement and return its run, or else the obstacles; the list is empty if the facts have changed.
 
-    That is nothing where the facts have changed since, which the next plan sees.
+    The run gets spare time only if the ``others`` on its pool still fit. The next plan considers changed facts.
     """
 
-    def kept_back(precondition: Precondition) -> list[Obstacle]:
+    def obstacles(precondition: Precondition) -> list[Obstacle]:
         return [Obstacle(lane.job, placement.pool, precondition) for lane in placement.lanes]
 
     pool = prices.priced(tx, {placement.pool: ports.pools[placement.pool]})[placement.pool]
     until, _ = limits.closures(tx).get(pool.name, (now, ""))
     if until is None or until > now or limits.paused(tx):
-        return []  # it was closed since
+        return []  # it was closed after the plan was made
     if 2 * (placement.end - now) < placement.end - placement.start:
-        return kept_back(Precondition.TIME)
+        return obstacles(Precondition.TIME)
     placement = of_one_image(tx, placement, pool)
     budgeted = halvings.within_budgets(tx, placement, pool, now)
     if budgeted is None:
-        return kept_back(Precondition.BUDGET)
+        return obstacles(Precondition.BUDGET)
     placement, latest = budgeted
     booked = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
@@ -143,28 +143,28 @@ def _reserve_one(
     if admitted.seconds < wanted:
         facts = {"admitted_seconds": admitted.seconds, "limited_by": admitted.limited_by}
         ports.log.warning("reserve.refused", pool=pool.name, wanted_seconds=wanted, **facts)
-        return kept_back(Precondition.ROOM)
+        return obstacles(Precondition.ROOM)
     if {lane.job for lane in placement.lanes} & set(ports.calls.under_way("components")):
-        # What is not needed is being deleted, and a new session might be about to name some of it.
-        return kept_back(Precondition.CLEANING)
+        # Components are being deleted that a new session of the job might name in its checkpoints.
+        return obstacles(Precondition.CLEANING)
     records = [jobs.get(tx, lane.job) for lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
         return []
     able, copies = ports.platforms[pool.name].capabilities, trees.copies(tx)
     trees_by_job = [trees_of(record.spec, copies, able) for record in records]
     lacking = [
-        Obstacle(record.spec.name, pool.name, Precondition.INPUTS if there is None else Precondition.PARENT)
-        for record, there in zip(records, trees_by_job, strict=True)
-        if there is None or not pin_parent(ports, tx, record, now)
+        Obstacle(record.spec.name, pool.name, Precondition.INPUTS if folders is None else Precondition.PARENT)
+        for record, folders in zip(records, trees_by_job, strict=True)
+        if folders is None or not pin_parent(ports, tx, record, now)
     ]
     if lacking:
         return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
-    # With a budget, what follows would be held for it.
+    # With a budget, no time is added for following jobs, because it would be held for this job.
     slack = _slack(tx, placement, records, now, plan if able.takes_orders and latest == halvings.NEVER else None)
     deadline = min(latest, placement.end + max(0, min(spare, slack)))
-    if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
-        return kept_back(Precondition.TIME)  # a whole job would not be through
+    if any(record.spec.whole for record in records) and deadline - now < _FULL_TIME * (placement.end - placement.start):
+        return obstacles(Precondition.TIME)  # a single-session job would be cut off
     lanes: list[Lane] = []
     device = 0
     for index, (lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
@@ -192,7 +192,7 @@ def _reserve_one(
 def new_lane(
     tx: Connection, record: JobRecord, pool: Pool, index: int, devices: tuple[int, ...], inputs: Mapping[str, str]
 ) -> Lane:
-    """Return a lane for the next attempt of a job, which is counted; ``inputs`` are its folders in the store."""
+    """Return a lane for the next attempt of a job, and count the attempt; ``inputs`` are its folders in the store."""
     return Lane(
         index=index,
         job=record.spec.name,
@@ -207,12 +207,12 @@ def new_lane(
 def _slack(
     tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int, plan: Plan | None = None
 ) -> int:
-    """Return how much longer than planned a session that should finish its jobs may hold its pool.
+    """Return the seconds that a session which should finish its jobs may last beyond its planned end.
 
-    With a ``plan`` whose next sessions may continue in it, at least until their end.
+    With a ``plan`` it may last at least until the end of the planned sessions that may continue in it.
 
-    A session whose jobs reach their targets ends by itself and gives the rest back, so it is cheap to allow for a
-    speed below the estimate; cutting it off just before the end costs a whole further session.
+    A session whose jobs reach their targets ends by itself and releases the remaining time. So it costs little to allow
+    for a speed below the estimate, while a session that is cut off just before its target costs another session.
     """
     slack = 0
     for lane, record in zip(placement.lanes, records, strict=True):
@@ -227,7 +227,7 @@ def _slack(
 def _following(plan: Plan, placement: Placement) -> int:
     """Return the seconds until the end of the sessions that are planned right after this one on its pool.
 
-    Where sessions take orders, their jobs continue in this one; what is not used is given back.
+    If sessions take orders, the jobs of those sessions continue in this one; unused time is released.
     """
     end = placement.end
     for other in sorted(plan.placements, key=lambda one: one.start):
@@ -238,16 +238,16 @@ def _following(plan: Plan, placement: Placement) -> int:
 
 
 def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
-    """Submit each run: commit Submitting, call the platform, record the answer. An unknown answer changes nothing.
+    """Launch each run: commit the state Submitting, call the platform, record its answer. No answer changes nothing.
 
-    ``news`` are added to, also after this has returned.
+    The results are added to ``news``, for slow platforms after this function has returned.
     """
     submitted: list[tuple[Run, LaunchOrder]] = []
     faults: dict[str, str] = {}
     for run in reserved:
         with isolated(faults, run.key):
             submitted.append(_submit(ports, run))
-        if run.key in faults:  # as it must not be: nothing was sent anywhere, and its jobs wait for a person
+        if run.key in faults:  # an error of ours: nothing was sent to a platform
             _cannot_be_launched(ports, run, faults[run.key])
     ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order, news) for run, order in submitted})
 
@@ -277,36 +277,36 @@ def _submit(ports: Ports, reserved: Run) -> "tuple[Run, LaunchOrder]":
 
 
 def _launch_one(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNews) -> None:
-    """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
+    """Launch a submitted run. This may take long, and a cycle may end the run in the meantime."""
     faults: dict[str, str] = {}
     try:
         with isolated(faults, run.key):
             _call_platform(ports, run, order, news)
     except Stale as error:
         ports.log.info("launch.overtaken", run=run.key, pool=run.pool, why=str(error))
-    if faults:  # perhaps it started: the next cycle looks for its key
+    if faults:  # the session may have started: the next cycle queries its run ID
         ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
 
 
 def _call_platform(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNews) -> None:
-    kept_back = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
+    not_requested = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
     try:
         store_lanes(ports.artifacts, run)
         request = launch_request(ports, run, order)
     except StoreError as error:
-        # The platform has not been called yet, so this is as good as a refusal.
+        # The platform has not been called yet, so the run ends like a refused one.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
-        news.obstacles += kept_back
+        news.obstacles += not_requested
         _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
         return
-    except ConfigError as error:  # it existed when the session was planned; the next plan reports what is missing
+    except ConfigError as error:  # a secret is missing since the plan was made; the next plan reports it
         ports.log.warning("launch.secret", run=run.key, pool=run.pool, why=str(error))
-        news.obstacles += kept_back
+        news.obstacles += not_requested
         _end_rejected(ports, run, str(error), None)
         return
     except (StoreFailure, OSError):
         raise
-    except Exception as error:  # noqa: BLE001 - nothing was sent anywhere, and trying again would find the same
+    except Exception as error:  # noqa: BLE001 - nothing was sent, and another attempt would fail, too
         _cannot_be_launched(ports, run, why(error))
         return
     try:
@@ -329,7 +329,7 @@ def _call_platform(ports: Ports, run: Run, order: "LaunchOrder", news: LaunchNew
 def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
     now = ports.clock.now()
     if answer.state in {SessionState.ENDED, SessionState.ABSENT}:
-        return  # the next look settles it, with the lanes' results at hand
+        return  # the next cycle ends the run, with the results of its lanes
     running = run_arrows.accept(run.state, answer.remote_id, answer.started or run.planned_start)
     with ports.write() as tx:
         runs.change_state(tx, run.key, run.state, running, "accept", now)
@@ -347,7 +347,7 @@ def _refused(ports: Ports, run: Run, error: Refused) -> None:
     if error.permanent:
         with ports.write() as tx:
             reject(ports, tx, run, str(error), now, park="the platform")
-    elif now >= run.deadline:  # no place could have taken it: the calls before it took all of its time
+    elif now >= run.deadline:  # the pool is not to blame: earlier calls took all of the session's time
         _end_rejected(ports, run, str(error), None)
     elif error.used_up:
         _quota_denied(ports, run, error, until)
@@ -356,9 +356,9 @@ def _refused(ports: Ports, run: Run, error: Refused) -> None:
 
 
 def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> None:
-    """Close the pool: until the quota's window ends if the books agree that it is used up, else only for a while.
+    """Close the pool until the end of the quota's window if the usage records agree, else for a short time.
 
-    One such answer may be a mistake of the platform, and days of quota are a high price for it.
+    A single such answer may be a mistake of the platform, which must not cost days of quota.
     """
     pool, reports_quota = ports.pools[run.pool], ports.platforms[run.pool].capabilities.reports_quota
     ends: int | None = None
@@ -392,14 +392,14 @@ def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int | None) ->
             limits.close_pool(tx, run.pool, closed_until, why, now, cause=Cause.REFUSED)
 
 
-# See to it that what a plan wants to start now has all that it needs before quota is set aside.
+# Preparation: everything that a session needs is made available before quota is reserved for it.
 def prepare(
     ports: Ports, due: Sequence[Placement], unopened: Collection[str], *, quota: bool = True
 ) -> tuple[list[Placement], list[Obstacle]]:
-    """Return the placements all of whose jobs have what they need, and what the others lack.
+    """Return the placements whose jobs have everything that they need, and the obstacles of the other jobs.
 
-    Work that brings it is begun, or goes on. Pools that are ``unopened`` have no platform yet. ``quota`` says that the
-    platform's usage records must have been read.
+    Missing data are fetched or built in the background. The platforms of ``unopened`` pools are not created yet. With
+    ``quota`` the pool's usage records must have been read.
     """
     each = {id(placement): [replace(placement, lanes=(lane,)) for lane in placement.lanes] for placement in due}
     lanes = [lane for alone in each.values() for lane in alone]
@@ -416,18 +416,18 @@ def prepare(
 
 
 def of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
-    """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
+    """Return a placement without the lanes whose image differs from the first one's: a session has one image."""
     specs = [jobs.get(tx, lane.job).spec for lane in placement.lanes]
     images = [options_for(spec, pool.platform, pool.options).get("image") for spec in specs]
     lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
     return replace(placement, lanes=lanes)
 
 
-# From whose weights a job begins. Chosen at its first launch, kept until it has a checkpoint of its own.
+# The checkpoint that a job is initialised from: chosen at its first launch, kept until it has its own checkpoint.
 def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> bool:
-    """Choose the checkpoint that a job starts from, where it starts from another's; return whether it can be launched.
+    """Choose the parent's checkpoint that a job is initialised from, if any; return whether the job can be launched.
 
-    One that was chosen before stays, unless it turned out to be damaged since. None is given out while it is verified.
+    An earlier choice is kept unless that checkpoint is damaged. A job whose checkpoint is being verified must wait.
     """
     start = record.spec.start_from
     if start is None or record.checkpoint is not None:
@@ -446,7 +446,7 @@ def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> boo
 
 # The data of a launch for its platform and session, from the jobs at the time of submission.
 #
-# Also what the session may do in the artifact store: write what is its own, read what it starts from.
+# It includes the session's rights in the artifact store: to write its own objects, to read its inputs.
 @dataclass(frozen=True, slots=True)
 class LaunchOrder:
     """The data of a launch about its jobs, by name, at the time of submission."""
@@ -455,11 +455,11 @@ class LaunchOrder:
     overheads: Overheads
     quiet: Mapping[str, float]
     restore: Mapping[str, Sequence[Manifest]]
-    parents: Mapping[str, Manifest]  # what a job without a checkpoint of its own starts from
+    parents: Mapping[str, Manifest]  # the checkpoint that a job without its own is initialised from
 
     @property
     def secrets(self) -> list[str]:
-        """The names of all secrets that the jobs are given."""
+        """The names of all secrets that the jobs need."""
         return sorted({name for record in self.records.values() for name in record.spec.secrets})
 
 
@@ -478,10 +478,10 @@ def order_of(tx: Connection, names: Sequence[str]) -> LaunchOrder:
 
 
 def launch_request(ports: Ports, run: Run, order: LaunchOrder) -> LaunchRequest:
-    """Describe the session to its platform. Raises StoreError, and ConfigError for a secret that is not there."""
+    """Return the request for a session to its platform. Raises StoreError, and ConfigError for a missing secret."""
     pool, restore = ports.pools[run.pool], order.restore
     specs = {name: record.spec for name, record in order.records.items()}
-    lost = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
+    estimates = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
     clock = ports.clock.payload_clock()
     data = {name: ports.data_prefix(name) for name in specs}
     folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
@@ -497,12 +497,12 @@ def launch_request(ports: Ports, run: Run, order: LaunchOrder) -> LaunchRequest:
         run=run,
         pool=pool,
         specs=specs,
-        overheads=lost,
+        overheads=estimates,
         stalls={
             name: patience(
                 record.spec,
                 pool,
-                lost[name],
+                estimates[name],
                 order.overheads.measured,
                 done_step=record.done_step,
                 quiet_seconds=order.quiet[name],
@@ -535,7 +535,7 @@ def launch_request(ports: Ports, run: Run, order: LaunchOrder) -> LaunchRequest:
 
 
 def free_devices(ports: Ports, run: Run) -> list[tuple[int, int]]:
-    """Return the devices that no lane of a new session has, each with the lane number that its runner waits as."""
+    """Return (lane number, device) for each unused device of a new session, on which a job may follow later."""
     if not ports.platforms[run.pool].capabilities.takes_orders or any(lane.begun_at is not None for lane in run.lanes):
         return []
     devices = range(run.devices, ports.pools[run.pool].held_devices(run.devices))
@@ -545,9 +545,9 @@ def free_devices(ports: Ports, run: Run) -> list[tuple[int, int]]:
 def grant(
     run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_seconds: float, free: Iterable[int] = ()
 ) -> Grant:
-    """Return a run's rights; ``wall_seconds`` is the real time until it must be over.
+    """Return a run's rights in the artifact store; ``wall_seconds`` is the real time until the run must have ended.
 
-    ``free`` are the numbers of lanes that wait for a first job.
+    ``free`` are the numbers of lanes that have no job yet.
     ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data, code and trees.
     """
     reads = {stop_flag_key(run.key)}

@@ -45,7 +45,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
 ) -> dict[str, Any]:
     """Return the launch document of a run as plain JSON types; mappings are keyed by job name.
 
-    ``chain`` has how long an ended lane waits for the next job, and the free devices; None: no job may follow.
+    ``chain`` says how long an ended lane waits for the next job, and which devices are free; None: no job may follow.
     """
     device = pool.options.get("expected_device")  # not checked for pools without devices, such as rehearsals on a CPU
     return {
@@ -117,7 +117,7 @@ def lane_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | Non
 
 
 def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
-    """Return the placements that can be launched; wheels that others need are stored in the background."""
+    """Return the placements whose wheels are stored, or not needed; missing wheels are stored in the background."""
     with ports.database.read() as tx:
         specs = {lane.job: jobs.get(tx, lane.job).spec for placement in due for lane in placement.lanes}
 
@@ -189,8 +189,8 @@ def stored_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
     Raises StoreError, and ValueError for an invalid document.
     """
     try:
-        note = read_json(artifacts.read(_lanes_key(key), _LANES_BYTES_MAX))
-        planned_lanes = {lane["lane"]: (lane["job"], lane["attempt"]) for lane in note["lanes"]}
+        document = read_json(artifacts.read(_lanes_key(key), _LANES_BYTES_MAX))
+        planned_lanes = {lane["lane"]: (lane["job"], lane["attempt"]) for lane in document["lanes"]}
     except Missing:
         return {}
     except (KeyError, TypeError) as error:
