@@ -144,7 +144,7 @@ def test_what_a_child_prints_is_no_answer() -> None:
     )
     host = ChildHost("talking", (sys.executable, "-c", code))
     assert [host.ask(word, 60.0) for word in ("one", "two")] == ["one", "two"]
-    host.rest()
+    host.stop()
 
 
 def test_a_child_at_work_is_ended_from_another_thread() -> None:

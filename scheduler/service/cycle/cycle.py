@@ -342,7 +342,7 @@ class Cycle:
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a new daemon continues from the stored plan
                 self._incumbent = plans.newest(tx)
-            poisoned = isolation.told_before(tx, snapshot)
+            poisoned = isolation.known_faulty(tx, snapshot)
         incumbent = self._incumbent
         trains = {view.name for view in snapshot.jobs if view.running}
         snapshot = self._postponements.applied(snapshot)

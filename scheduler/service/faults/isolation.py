@@ -52,7 +52,7 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
 
 @contextmanager
 def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
-    """Like :func:`isolated`, for a run's step: a write that the database refuses is the run's fault too."""
+    """Like :func:`isolated`, but a write that the database refuses (Stale, Refused) is recorded, too."""
     try:
         with isolated(faults, key):
             yield
@@ -61,9 +61,9 @@ def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
 
 
 def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **facts: str) -> _Answer:
-    """Return the result of work outside the cycle, or ``otherwise`` if it fails: it is logged and retried.
+    """Return the result of ``work``. If it fails, log ``event`` and return ``otherwise``; the caller tries again later.
 
-    A full disk of this machine is such a failure too. Raises StoreFailure: what the database raises passes.
+    An OSError, such as a full disk, counts as a failure, too. Raises StoreFailure.
     """
     try:
         return work()
@@ -79,13 +79,13 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
 def gather_apart(
     ports: Ports, kind: str, event: str, work: Mapping[str, Callable[[], _Answer]], otherwise: _Answer, fact: str
 ) -> dict[str, _Answer]:
-    """Return the results of work by name, each run as by :func:`apart`; the log has the name as field ``fact``."""
+    """Run each work as :func:`apart` does; return the results by name. The log has the name in the field ``fact``."""
     alone = {name: partial(apart, ports, event, do, otherwise, **{fact: name}) for name, do in work.items()}
     return ports.calls.gather(kind, alone) if alone else {}
 
 
 def succeeds(ports: Ports, event: str, work: Callable[[], object], **facts: str) -> bool:
-    """Run work outside the cycle, as :func:`apart` does; return whether it succeeded."""
+    """Run ``work`` as :func:`apart` does; return whether it succeeded."""
 
     def do() -> bool:
         work()
@@ -97,7 +97,7 @@ def succeeds(ports: Ports, event: str, work: Callable[[], object], **facts: str)
 def ready(
     ports: Ports, kind: str, due: Sequence[Placement], needs: Callable[[Placement], Mapping[str, Callable[[], object]]]
 ) -> list[Placement]:
-    """Return the placements whose required work is done, by name; the work of the others continues."""
+    """Return the placements whose required work is done; ``needs`` returns it by name. Other work continues."""
     wanted = [needs(placement) for placement in due]
     work = {name: do for needed in wanted for name, do in needed.items()}
     done = ports.calls.gather(kind, work) if work else {}
@@ -137,7 +137,7 @@ def each_alone(
                     with ports.write() as tx:
                         write(tx, [run], regarded=regarded)
                 except Stale as error:
-                    ports.log.warning("run.changed", run=run.key, why=str(error))  # by another writer: decide again
+                    ports.log.warning("run.changed", run=run.key, why=str(error))  # the next cycle decides again
             faults = wrong | faults
             if not wrong:
                 break
@@ -145,9 +145,9 @@ def each_alone(
 
 
 class Poisoned:
-    """The runs with a fault now. Each fault is reported once, and once more when it is gone.
+    """The runs that have a fault. An event reports when a run gets a fault, and another when the fault is gone.
 
-    ``kind`` and ``over`` are these two events; the default is that of runs that cannot be handled.
+    ``kind`` and ``over`` are these two kinds of events; by default those of runs that cannot be handled.
     """
 
     def __init__(self, ports: Ports, kind: str = POISONED, over: str = RECOVERED) -> None:
@@ -163,7 +163,7 @@ class Poisoned:
         return self.runs
 
     def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
-        """Report which of the ``handled`` runs have a fault now, and which have none any more."""
+        """Write the events of ``handled`` runs that have a new fault, or whose fault is gone."""
         names = dict.fromkeys(self.reported_runs(), "")
         fresh = sorted(set(faults) - set(names))
         over = sorted(set(names) - set(faults))
@@ -190,7 +190,7 @@ def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
 
 @dataclass(slots=True)
 class LeftOut:
-    """The jobs and pools with which planning fails, with the error."""
+    """The jobs and pools with which planning fails, by name with the error."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     pools: dict[str, str] = field(default_factory=dict)
@@ -214,8 +214,8 @@ def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) 
     )
 
 
-def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
-    """Return the jobs on hold and the closed pools with which planning failed."""
+def known_faulty(tx: Connection, snapshot: Snapshot) -> LeftOut:
+    """Return the jobs and pools with which planning failed earlier, and which a person has not released."""
     held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
         {name: why for name, why in conditions.reasons(tx, JOB_POISONED).items() if name in held},
@@ -224,7 +224,7 @@ def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
 
 
 def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
-    """Close the condition of the jobs with which planning succeeded; writes the event ``job.mended``."""
+    """Write the event ``job.mended`` for jobs with which planning succeeds again; it closes their condition."""
     for name in conditions.reasons(tx, JOB_POISONED):
         if name in names:
             events.append(tx, JOB_RECOVERED, name, now)
@@ -250,7 +250,7 @@ def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[P
 
 
 def _culprit(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> LeftOut | None:
-    """Return one job with which planning fails, or else one pool: without a job the others lose less."""
+    """Return one job with which planning fails, or else one pool: leaving out a job harms fewer others."""
     names = [view.name for view in snapshot.jobs]
     pools = [view.pool.name for view in snapshot.pools]
     job = _first(make, names, lambda rest: without(snapshot, rest, ()))
@@ -285,7 +285,7 @@ def _tried(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan |
         return make(snapshot), None
     except (StoreFailure, OSError):
         raise
-    except Exception as error:  # noqa: BLE001 - what it is about is found by leaving out
+    except Exception as error:  # noqa: BLE001 - bisection finds the job or pool
         return None, error
 
 

@@ -1,6 +1,6 @@
 """Health of platforms: pools that need a person are closed, and platforms that do not answer are reported.
 
-Such a pool is closed with the reason, while all others are used. It opens by itself when its adapter can be created and
+A pool that needs a person is closed with the reason. It opens by itself when its adapter can be created and
 the platform accepts our credentials. After a refused launch it is tried again when its credentials change, when a
 person opens the pool, and after a while.
 """
@@ -24,7 +24,7 @@ from scheduler.store import conditions, events, limits
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = conditions.SILENT_SECONDS
 _SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour passes in seconds
-_AGAIN_SECONDS = 3_600  # a refused launch is tried again then: a repair elsewhere is not visible here
+_AGAIN_SECONDS = 3_600  # a refused launch is repeated then, since a repair on the platform is not visible here
 _WHY_CHARACTERS = 500
 _FIRST_SECONDS, _LONGEST_SECONDS = 120, 3_600
 
@@ -59,12 +59,12 @@ class Places:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self.unopened = set(ports.openings)  # not known yet whether they can be used
-        self._made_of: dict[str, str] = {}
+        self.unopened = set(ports.openings)  # pools whose platforms were not tried yet
+        self._sources: dict[str, str] = {}
         self._seen_event: int | None = None
         self._silent_since: dict[str, int] = {}
         self._pauses = Pauses()
-        self._told_silent: set[str] | None = None
+        self._reported_silent: set[str] | None = None
 
     def open(self, now: int) -> None:
         """Create each platform that is missing or whose credentials changed; close and open pools accordingly."""
@@ -78,28 +78,28 @@ class Places:
         work = {name: partial(_opened, openings[pool], reload=pool in opened) for pool, name in names.items()}
         answers = self._ports.calls.gather("open", work)
         for pool, name in names.items():
-            made_of = answers.get(name)
-            if made_of is None:
+            source = answers.get(name)
+            if source is None:
                 continue
             self.unopened.discard(pool)
-            if isinstance(made_of, PlatformError):
-                self._made_of.pop(pool, None)
-                broken[pool] = made_of
+            if isinstance(source, PlatformError):
+                self._sources.pop(pool, None)
+                broken[pool] = source
             else:
-                if self._made_of.get(pool) != made_of:
+                if self._sources.get(pool) != source:
                     fresh.add(pool)
-                self._made_of[pool] = made_of
+                self._sources[pool] = source
         if broken or fresh:
             self._write(broken, fresh, now)
 
     def note(self, answered: Collection[str], troubles: Mapping[str, PlatformError], now: int) -> None:
         """Record which platforms answered the query for sessions, and which did not."""
-        if self._told_silent is None:
+        if self._reported_silent is None:
             with self._ports.database.read() as tx:
-                self._told_silent = set(conditions.reasons(tx, SILENT))
+                self._reported_silent = set(conditions.reasons(tx, SILENT))
         refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | AdapterCrashed)}
         back = [
-            pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent
+            pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._reported_silent
         ]
         if refused or back:
             self._write(refused, set(), now, back)
@@ -109,8 +109,8 @@ class Places:
                 self._ports.log.warning("platform.unknown", pool=pool, why=str(error))
             since = self._silent_since.setdefault(pool, now)
             silent = self._ports.clock.wall_seconds(now - since) >= _SILENT_WALL_SECONDS
-            if pool not in self._told_silent | set(refused) and silent and now - since >= SILENT_SECONDS:
-                self._told_silent.add(pool)
+            if pool not in self._reported_silent | set(refused) and silent and now - since >= SILENT_SECONDS:
+                self._reported_silent.add(pool)
                 self._ports.log.error(SILENT, pool=pool, since=since, why=str(error), next="schedctl doctor")
                 with self._ports.write() as tx:
                     events.append(tx, SILENT, pool, now, since=since, why=str(error)[:_WHY_CHARACTERS])
@@ -118,24 +118,24 @@ class Places:
     def _write(
         self, broken: Mapping[str, PlatformError], fresh: Collection[str], now: int, back: Collection[str] = ()
     ) -> None:
-        """Close the ``broken`` pools, and open waiting ones that are ``fresh`` or ``back``."""
+        """Close ``broken`` pools; open closed pools with ``fresh`` credentials or a platform that is ``back``."""
         with self._ports.database.read() as tx:
             closures = limits.standing(tx)
 
-        def stands(pool: str) -> bool:
+        def is_closed(pool: str) -> bool:
             current = closures.get(pool)
             if current is None or current.until is None:
                 return current is not None
             return current.until > now and not current.cause.waits_for_person
 
-        def waited(pool: str) -> bool:
+        def may_open(pool: str) -> bool:
             current = closures.get(pool)
-            # After a refused launch only new credentials count: other calls may succeed without the missing permission.
+            # After a refused launch only new credentials count: other calls may work without the permission.
             return current is not None and current.cause.waits_for_person and (pool in fresh or current.until is None)
 
-        closing = [pool for pool in broken if not stands(pool)]
-        opening = [pool for pool in (*fresh, *back) if waited(pool)]
-        silent = self._told_silent or set()
+        closing = [pool for pool in broken if not is_closed(pool)]
+        opening = [pool for pool in (*fresh, *back) if may_open(pool)]
+        silent = self._reported_silent or set()
         answering = [pool for pool in back if pool in silent]
         if not (closing or opening or answering):
             return
@@ -166,13 +166,13 @@ class Places:
 
 # Repeated failures are logged once, and then after increasing pauses.
 class Pauses:
-    """Keeps when each failure is logged again. Its state may be lost."""
+    """Decides when a repeated failure is logged again. Its state may be lost."""
 
     def __init__(self) -> None:
         self._next: dict[str, tuple[int, int]] = {}  # by name: the pause after the next log entry, and when that is due
 
     def is_due(self, name: str, now: int) -> bool:
-        """Return whether a failure is to be logged now."""
+        """Return whether the failure ``name`` must be logged now; if so, the pause until its next log entry doubles."""
         pause, at = self._next.get(name, (_FIRST_SECONDS, now))
         if now < at:
             return False
@@ -180,7 +180,7 @@ class Pauses:
         return True
 
     def keep(self, names: Collection[str]) -> None:
-        """Drop all failures except these."""
+        """Forget all failures except ``names``."""
         self._next = {name: at for name, at in self._next.items() if name in names}
 
 
@@ -224,11 +224,11 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
 POSTPONED = conditions.LAUNCH_POSTPONED
 AGAIN_SECONDS = 60  # after the first time, when most preparations are finished
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 300, 6 * 3_600
-_EARLY_TIMES = 4  # before so many times a finished preparation ends the pause at once
+_EARLY_TIMES = 4  # with fewer failures than this, a finished preparation ends the pause at once
 
 
 class Obstacle(NamedTuple):
-    """Why a job that was planned on a pool for now could not be launched there."""
+    """A precondition that kept a planned job from being launched on a pool."""
 
     job: str
     pool: str
@@ -264,7 +264,7 @@ class Postponements:
         self._pauses: dict[tuple[str, str], _Pause] = {}
 
     def record(self, obstacles: Collection[Obstacle], accepted: Collection[str], now: int) -> bool:
-        """Record obstacles and accepted jobs; return whether another plan should be made now.
+        """Record obstacles, and end the pauses of accepted jobs; return whether another plan should be made now.
 
         From the second time in a row a person must act (event ``launch.postponed``), until the job is launched.
         """
@@ -284,12 +284,12 @@ class Postponements:
                         events.append(
                             tx, POSTPONED, job, now, pool=pool, precondition=precondition, why=precondition.words
                         )
-                    else:  # a reservation had closed the condition
+                    else:  # the event job.activate of a reservation has closed the condition
                         conditions.put(tx, POSTPONED, job, at=now, why=precondition.words)
         return any(self._pauses[job, pool].times > 1 for job, pool, _ in obstacles)
 
     def end_early(self, now: int) -> None:
-        """End pauses of jobs that wait for a preparation, because one has finished."""
+        """End the pauses of jobs that wait for a preparation. It is called after one has finished."""
         for key, pause in self._pauses.items():
             if pause.precondition.comes_by_itself and pause.times < _EARLY_TIMES:
                 self._pauses[key] = replace(pause, until=min(pause.until, now))

@@ -1,8 +1,8 @@
 """Validation of everything that sessions and platforms report, before any other code reads it.
 
-A valid value is typed, bounded, and possible for its run: nothing began before the launch, nothing ends after now, no
+A valid value is typed, bounded, and possible for its run: nothing starts before the launch or ends after now, no
 step is beyond the target, no manifest belongs to another session. An invalid value counts as missing. It is stored and
-counted, and is one event for each run and kind of document.
+counted, and the first one of each run and kind of document is an event.
 """
 
 from collections import Counter
@@ -51,10 +51,10 @@ _PAST_SECONDS = 60 * DAY  # the greatest age of an instant that a platform repor
 _WINDOW_SECONDS = 400 * DAY  # the longest window of a quota
 _PRICE_MAX = 10**10  # microdollars per hour
 _PLACE_MAX = 10**7  # queue position
-_WORDS_MAX = 200  # characters of a price's origin, and of what contradicts a fact
+_WORDS_MAX = 200  # characters of a price's source, and of the evidence against a fact
 _SESSIONS = 1_000  # sessions that may use one quota at a time
-_KINDS_MAX = 20  # kinds of refusals with an event of their own, per run
-_SAID_MAX = 5  # refusals in one event
+_KINDS_MAX = 20  # kinds of rejected documents that get an event, per run
+_VALUES_MAX = 5  # rejected values in one event
 _Answer = TypeVar("_Answer")
 
 
@@ -71,7 +71,7 @@ class RejectedInput:
 def report(
     data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
 ) -> tuple[LaneReport | None, list[Rejection]]:
-    """Return the valid part of a lane's report (None if the document is invalid), and the rejected values."""
+    """Return a lane's report without its invalid values (None: invalid document), and the rejected values."""
     try:
         lane_report, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
@@ -93,7 +93,7 @@ def report(
 
 
 def redacted(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneReport:
-    """Return a report with secrets redacted, because a session may report its secrets, and reports are stored."""
+    """Return a report with its secrets redacted: a session may print its secrets, and reports are stored."""
     accused = tuple(replace(one, why=redact(one.why)) for one in lane_report.bad_manifests)
     devices = tuple(map(redact, lane_report.devices))
     return replace(
@@ -108,7 +108,7 @@ def redacted(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneRepor
 
 @dataclass(frozen=True, slots=True)
 class KnownAttempts:
-    """The attempts that may have written a job's manifests: ``attempts`` with a record, others up to ``last``."""
+    """The attempts that may have written a job's manifests: the recorded ``attempts``, and others up to ``last``."""
 
     target_step: int
     attempts: Mapping[int, Attempt]
@@ -156,8 +156,8 @@ def known_attempts(tx: Connection, job: str, ahead: int, now: int) -> KnownAttem
 def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> ValidatedAnswer:
     """Query a platform about sessions; return the valid answers by run ID, and the rejected values.
 
-    ``launched`` has for each run ID the earliest possible start; None: long ago. A run ID with an invalid answer is
-    missing in the answers and rejected; one that the platform does not know is missing only. Raises PlatformError.
+    ``launched`` has the earliest possible start of each run ID; None: long ago. A run ID with an invalid answer is
+    missing in the answers and rejected; one that the platform does not know is only missing. Raises PlatformError.
     """
     platform = _platform(ports, pool, "find")
     answer = call(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
@@ -200,8 +200,8 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
     began = launched - CLOCKS_SECONDS if started is None else started
     ended = reader.read("ended", whole, began, latest)
     if started is not None and ended is None:
-        started = min(started, now)  # a running session cannot start later
-    # The end may be later than our clock, which may be slow: what the platform bills decides.
+        started = min(started, now)  # a session that has not ended cannot start later
+    # The end may be later than now: our clock may be slow, and the platform's bill counts.
     return (
         Observed(
             key,
@@ -223,7 +223,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
 
 
 def _in_queue(session: Observed, now: int) -> InQueue | None:
-    """Return why a session waits. A start that is past or too far in the future counts as missing."""
+    """Return the wait of a queued session. A start in the past or too far in the future counts as missing."""
     if session.state is not SessionState.QUEUED or not isinstance(session.waits, InQueue):
         return None
     waits = session.waits
@@ -238,7 +238,7 @@ def _in_queue(session: Observed, now: int) -> InQueue | None:
 
 
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
-    """Launch a session. Raises PlatformError, also for an invalid answer, after which the session may have started."""
+    """Launch a session. Raises PlatformError, also for an invalid answer; then the session may have started."""
     platform = _platform(ports, run.pool, "launch")
     answer = call(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
     try:
@@ -256,7 +256,7 @@ def until(instant: Any, now: int) -> int | None:
 
 
 def usage_records(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
-    """Return usage records, and the price of an hour if reported. Raises PlatformError, also for one invalid figure."""
+    """Return usage records, and the price of an hour if reported. Raises PlatformError, also for an invalid figure."""
     platform = _platform(ports, pool, "read_quota")
     replies = call(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
     now, prices = ports.clock.now(), [one for one in replies if isinstance(one, HourPrice)]
@@ -269,7 +269,7 @@ def usage_records(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPric
 
 
 def reading(answer: Any, now: int) -> QuotaReading:
-    """Return one validated reading of a window that contains now. Raises Unfit."""
+    """Return one usage record after its validation. Raises Unfit."""
     if not isinstance(answer, QuotaReading):
         raise Unfit(f"{brief(answer)} is not a usage record")
     try:
@@ -334,7 +334,7 @@ class RejectionLog:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def report(self, refused: Sequence[RejectedInput], live: Collection[str], now: int) -> None:
-        """Write an event for each first rejection, and one for each run no longer ``live``. Raises StoreFailures."""
+        """Write an event for each first rejection, and one with the totals of each run that is no longer ``live``."""
         news = {
             (one.subject, one.what): one for one in reversed(refused) if (one.subject, one.what) not in self._counts
         }
@@ -359,7 +359,7 @@ class RejectionLog:
             return  # the previous daemon has written the event
         redact = self._ports.redact
         values = [
-            {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]
+            {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_VALUES_MAX]
         ]
         why = f"{one.what} was rejected: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
         events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=values)

@@ -1,6 +1,6 @@
 """Calls: slow work in background threads, so that nothing waits for it longer than a bounded time.
 
-A caller waits a bounded time, and a whole cycle no longer than one such time. A late answer is kept for the next caller
+All callers in one cycle together wait one such time at most. A late answer is kept for the next caller
 with the same request; until then the same work is not started again.
 """
 
@@ -13,10 +13,8 @@ from scheduler.clock import stopwatch
 
 _Answer = TypeVar("_Answer")
 PATIENCE_WALL_SECONDS = 1.0  # of one cycle in total
-_AT_LEAST_WALL_SECONDS = (
-    0.05  # of each request, so that immediate answers are received even when the patience is used up
-)
-_PASSED_OVER_MAX = 10  # how often an answer may remain here while others of its kind are fetched
+_AT_LEAST_WALL_SECONDS = 0.05  # of each request, so that immediate answers arrive also after the patience is used up
+_PASSED_OVER_MAX = 10  # an answer is dropped after so many requests of its kind that did not want it
 _here = threading.local()
 
 
@@ -43,8 +41,8 @@ class _Call:
         self.progress = ""
         self.failed = ""
         self.passed_over = 0
-        self.told_of = False
-        self.given_up = False  # the caller has stopped waiting
+        self.reported = False
+        self.given_up = False  # the caller does not wait any more
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
@@ -59,11 +57,11 @@ class _Call:
             self._calls.on_late()
 
 
-def tell(how_far: str) -> None:
+def tell(progress: str) -> None:
     """Report the progress of the work of this thread; does nothing outside of such work."""
     call = getattr(_here, "call", None)
     if call is not None:
-        call.progress = how_far
+        call.progress = progress
 
 
 def fail(why: str) -> None:
@@ -91,13 +89,13 @@ class Calls:
         self._turn = threading.local()
 
     def begin(self) -> None:
-        """Start a turn of this thread: its calls of ``gather`` share one patience."""
+        """Start a turn of this thread, such as a cycle: its calls of ``gather`` wait ``patience_seconds`` together."""
         self._turn.left = self._patience
 
     def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
-        """Run work by name and return the answers that arrive in time, perhaps of work that started earlier.
+        """Run work by name and return the answers that have arrived, also those of work that an earlier call started.
 
-        Work that hung before is not waited for again. Raises what the work raised, instead of its answer.
+        Work of earlier calls is not waited for. If work has raised an exception, it is raised here.
         """
         with self._lock:
             new = {name: _Call(f"{kind} {name}", work[name], self) for name in work if (kind, name) not in self._calls}
@@ -111,7 +109,7 @@ class Calls:
         return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
 
     def _pop_finished(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
-        """Remove and return finished work that was requested or failed; drop answers that wait for long."""
+        """Remove and return finished work that was requested, that failed, or that no call has requested for long."""
         over = {}
         for key, call in list(self._calls.items()):
             if not call.done.is_set() or not (key[0] == kind or call.error):
@@ -125,7 +123,7 @@ class Calls:
         return over
 
     def forget(self, kinds: Collection[str]) -> None:
-        """Abandon running calls of these kinds, because their platforms are no longer used."""
+        """Drop the calls of these kinds, because their results are outdated. Running work continues."""
         with self._lock:
             for key in [key for key in self._calls if key[0] in kinds]:
                 del self._calls[key]
@@ -157,14 +155,16 @@ class Calls:
         """Return whether late answers of these kinds have arrived since the last call."""
         with self._lock:
             fresh = [
-                call for (of, _), call in self._calls.items() if of in kinds and call.done.is_set() and not call.told_of
+                call
+                for (of, _), call in self._calls.items()
+                if of in kinds and call.done.is_set() and not call.reported
             ]
         for call in fresh:
-            call.told_of = True
+            call.reported = True
         return bool(fresh)
 
     def failures(self) -> Mapping[tuple[str, str], str]:
-        """Return by kind and name why work failed that has not succeeded since."""
+        """Return the reasons of failed work that has not succeeded since, by kind and name."""
         with self._lock:
             return dict(self._failures)
 

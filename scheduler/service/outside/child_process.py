@@ -55,7 +55,7 @@ class ChildHost:
             child.stdin.flush()
             done, answer = pickle.load(child.stdout)  # noqa: S301 - written by this program's child
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            self.rest()
+            self.stop()
             status = child.returncode
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             how = f"did not answer in {seconds:g} s and was ended" if hung.is_set() else how
@@ -66,7 +66,7 @@ class ChildHost:
             raise ChildFailed(answer)
         return answer
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """End the child; the next request starts a new one, without the state of this one."""
         child, self._child = self._child, None
         if child is not None:
@@ -95,7 +95,7 @@ def call_in_child(name: str, seconds: float, function: Callable[..., Any], *argu
     try:
         return child.ask((function, arguments), seconds)
     finally:
-        child.rest()
+        child.stop()
 
 
 def serve(answer: Callable[[Any], object]) -> None:

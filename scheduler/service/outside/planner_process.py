@@ -30,12 +30,12 @@ class PlannerHost:
         self._patience_seconds = patience_seconds
         self.child = ChildHost("planner", command)
         self._plans = 0
-        self._looked: tuple[int, float] = (-1, 0.0)  # the number of plans, and since when it is idle
+        self._idle: tuple[int, float] = (-1, 0.0)  # the number of plans at the last check, and its time
         self._turn = threading.Lock()
         self._closed = False
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        """Return a plan as ``Planner.plan`` does; if a second child fails too, one of the plain dispatcher."""
+        """Return a plan as ``Planner.plan`` does; if two children fail in a row, a plan of the plain dispatcher."""
         with self._turn:
             self._plans += 1
             try:
@@ -66,10 +66,10 @@ class PlannerHost:
 
         The next plan starts a new one, without the caches of this one.
         """
-        if self._turn.locked() or self._looked[0] != self._plans:
-            self._looked = (self._plans, at)
-        elif at - self._looked[1] >= seconds:
-            self.child.rest()
+        if self._turn.locked() or self._idle[0] != self._plans:
+            self._idle = (self._plans, at)
+        elif at - self._idle[1] >= seconds:
+            self.child.stop()
 
 
 class PlannerChild:

@@ -51,7 +51,7 @@ class EventLog(Protocol):
 Opening = Callable[..., str]
 """Makes sure that a pool's platform can be used; see LatePlatform.open.
 
-It returns a word that changes when the platform was made of something else, and takes ``reload``. Raises PlatformError.
+It returns a text that changes with the platform's credentials and options, and takes ``reload``. Raises PlatformError.
 """
 
 
