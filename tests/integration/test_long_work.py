@@ -355,7 +355,7 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
     app.__dict__["mailing"] = Mailing({}, "UTC", Calendar("week", "UTC"), 900, None)
     for _ in range(2):
         daemon._mail()
-    assert daemon._needs == 1
+    assert daemon._actions == 1
     assert daemon._calls.under_way("letters") == {""}
     assert hanging.waited_out == []
     hanging.free.set()
