@@ -33,8 +33,8 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.training_data import note as note_training_data
 
-WATCHED_SECONDS = DAY  # after the end of its hold: how long a run is watched that was settled without proof
-LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a final report
+WATCHED_SECONDS = DAY  # how long a run that ended without proof is watched after the end of its hold
+LINGERS_SECONDS = HOUR  # how long a session without a final report is watched after its last sign of life
 _WARM_SECONDS = 60
 _CRASH_SECONDS = 60  # a command that fails within this time will probably fail again
 _SURPRISE = 0.1  # relative difference at which a speed is stored again while the session runs
@@ -43,15 +43,15 @@ _SURPRISE = 0.1  # relative difference at which a speed is stored again while th
 def apply(
     ports: Ports, tx: Connection, live: Sequence[Run], observation: Observation, steps: Sequence[Step], now: int
 ) -> None:
-    """Record checkpoints, heartbeats and what is learned from them, then apply ``steps`` to the database.
+    """Record checkpoints, heartbeats and the speeds learned from them, then apply ``steps`` to the database.
 
-    Checkpoints come first, because they decide whether a lane finished its job, not its report.
+    Checkpoints come first, because they decide whether a lane finished its job; its report does not.
     """
     reports = observation.heartbeats | observation.results
     for (key, index), report in reports.items():
         runs.note_heartbeat(tx, key, index, report.document())
         if report.bad_manifests:
-            _condemn(ports, tx, report, now)
+            _quarantine_reported(ports, tx, report, now)
     for key, why in observation.bad:
         quarantine(ports, tx, key, why, now)
     for manifest in sorted(observation.manifests, key=lambda saved: saved.key):
@@ -64,7 +64,7 @@ def apply(
             record = jobs.find(tx, lane.job) if heartbeat is not None else None
             if heartbeat is not None and record is not None:
                 note_training_data(tx, lane.job, run.key, heartbeat.training_data, now)
-                _note(tx, lane, heartbeat, record.spec.target_step, now)
+                _record_metrics(tx, lane, heartbeat, record.spec.target_step, now)
                 _learn(ports, tx, run, lane, record, heartbeat, now)
     for step in steps:
         _carry_out(ports, tx, step, now)
@@ -172,9 +172,9 @@ def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -
 
 
 def _report_crashes(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
-    """Write an event if two sessions of a job in a row failed within a minute, with any errors.
+    """Write an event if the last two sessions of a job failed within a minute of their start, with any errors.
 
-    The rule for repeated errors does not notice a crash whose text changes each time.
+    The rule for repeated errors (``stall.same_error``) misses a crash whose text changes each time.
     """
     reports = runs.last_reports(tx, end.job, 2)
     if len(reports) == 2 and all(map(_is_crash, reports)):
@@ -191,7 +191,7 @@ def _is_crash(report: LaneReport) -> bool:
 
 
 def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
-    """Return whether the pool gave another accelerator than declared, which is not a fault of the job."""
+    """Return whether the pool's accelerator differs from the expected one, which is not a fault of the job."""
     pool = ports.pools.get(run.pool)
     promised = pool is not None and bool(pool.options.get("expected_device"))
     return promised and end.outcome is Outcome.FAILED and end.error_class == WRONG_DEVICE
@@ -233,14 +233,14 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
         ports.log.info("checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, metrics=metrics)
 
 
-def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
-    """Quarantine checkpoints that a session reports as damaged, if it had the order to start from them."""
+def _quarantine_reported(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
+    """Quarantine the checkpoints that a session reports as damaged, if it was launched to start from them."""
     restored = runs.restore_keys(tx, report.run, report.job)
     if restored is None:  # launched by an older version, or before a restored backup
         restored = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
-    for accused in report.bad_manifests:
-        if accused.manifest in restored:
-            quarantine(ports, tx, accused.manifest, accused.why, now)
+    for damaged in report.bad_manifests:
+        if damaged.manifest in restored:
+            quarantine(ports, tx, damaged.manifest, damaged.why, now)
 
 
 def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
@@ -259,7 +259,7 @@ def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> No
         jobs.note_progress(tx, job, step, newest, fork=True)
 
 
-def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now: int) -> None:
+def _record_metrics(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now: int) -> None:
     """Store the training metrics that a lane reported, for charts."""
     if report.step is not None:
         at = now if report.at is None else min(now, report.at)
@@ -271,7 +271,7 @@ def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now:
 def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord, report: LaneReport, now: int) -> None:
     """Learn from the final report of a lane, or from a heartbeat with a speed if nothing better is known.
 
-    What was learned from a heartbeat is replaced by the same session: by its final report, or earlier if its speed
+    A speed from a heartbeat is replaced by the final report of the same session, or earlier if the session's speed
     changes.
     """
     pool = ports.pools.get(run.pool)
@@ -286,15 +286,15 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
         # It needs longer than similar jobs: its next session gets the time of its definition.
         rates.put(tx, replace(rate, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
         return
-    first_impression = rate is not None and rate.samples == 1 and rate.at > run.planned_start
+    is_provisional = rate is not None and rate.samples == 1 and rate.at > run.planned_start
     if still_runs and rate is not None and rate.samples:
         speed = _alone(report.steps_per_second or 0.0, run, lane, record, pool)
-        if not first_impression or abs(speed - rate.steps_per_second) <= _SURPRISE * rate.steps_per_second:
-            return  # the usual case: nothing else is read
+        if not is_provisional or abs(speed - rate.steps_per_second) <= _SURPRISE * rate.steps_per_second:
+            return  # the usual case, which reads nothing else
     sample = _sample(ports, pool, run, lane, record, report, rate)
     if all(value is None for value in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
-    before = Overheads(rates.everything(tx)).prior(record.spec, pool) if rate is None or first_impression else rate
+    before = Overheads(rates.everything(tx)).prior(record.spec, pool) if rate is None or is_provisional else rate
     learned = learn(before, sample)
     rates.put(tx, RateRecord(**{**asdict(learned), "job": lane.job, "pool": run.pool, "at": now}))
     if still_runs and learned.samples:
@@ -315,7 +315,7 @@ def _is_warm(report: LaneReport) -> bool:
 def _sample(
     ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: LaneReport, before: RateRecord | None
 ) -> Sample:
-    """Return the measurements in a report."""
+    """Return the measurements in a lane's report; ``before`` is the stored rate of its job and pool."""
     speed, setup = report.steps_per_second, report.setup_seconds
     started, ended = report.started_at, report.ended_at
     platform = ports.platforms.get(run.pool)
@@ -336,8 +336,8 @@ def _sample(
 def _was_cut_off(report: LaneReport, rate: RateRecord | None) -> bool:
     """Return whether a session without measurements was cut off in its set-up, which took at least that long.
 
-    A command that failed, was stopped or saved without a word shows no set-up. One that was started and never reported
-    may need more time: that is believed of a job that has never trained here, and no other learns from it (overheads).
+    A command that failed or was stopped shows no set-up time. A command that was started and never reported
+    may need more time; this counts only for a job that has never trained here, and not for others (overheads).
     """
     if report.command_at is not None and rate is not None and rate.samples:
         return False
@@ -351,7 +351,7 @@ def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) ->
 
 
 def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: str = "") -> None:
-    """End a run that was never started: release its hold and free its jobs, or hold them in the name of ``park``."""
+    """End a run that was never started and release its hold. Its jobs are queued again, or held by ``park`` if set."""
     for lane in run.lanes:
         end = LaneEnd(lane.index, lane.job, Outcome.REJECTED, None, None, why)
         if park:
@@ -363,9 +363,9 @@ def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: 
     _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)
 
 
-# Deadline and hold of a run move with a session that waits, or that began late.
+# A run's deadline and hold move if its session waits in a queue or starts late.
 def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
-    """Move a waiting run's hold to the time it needs if it starts soon; stop it if its pool has no room then."""
+    """Move the hold of a waiting run to its later start; stop the run if its pool has no room at that time."""
     run, pool = step.run, ports.pools.get(step.run.pool)
     if step.deadline == run.deadline:
         return

@@ -1,6 +1,6 @@
-"""Contradictions: sessions that show a fact about their pool to be wrong (:mod:`platforms.facts`).
+"""Contradictions: facts about pools (:mod:`platforms.facts`) that a session shows to be wrong.
 
-Each is an action for a person, and changes no decision. It ends when the pool has another fact, or a setting instead.
+Each one requires an action of a person, but changes no decision. It ends when the fact is replaced or set by hand.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -16,13 +16,13 @@ from scheduler.service.facts.observation import Observation
 from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, events
 
-BILL_SECONDS = 60  # a bill that differs by less from our count is as assumed
-# The settings of facts that are observed by the names of their probes.
+BILL_SECONDS = 60  # a smaller difference between bill and ledger contradicts nothing
+# The settings by the names of the probes that observe these facts.
 _SETTINGS = {"visible": "visibility_seconds", "stop-session": f"{OPTION}force_stop"}
 
 
 def contradict(ports: Ports, tx: Connection, pool: str, name: str, run: str, evidence: str, now: int) -> None:
-    """Require an action if a pool has the fact ``name``, unless it is required; ``evidence`` is what a run showed."""
+    """Require an action about the fact ``name`` of a pool, once, if it exists; ``evidence`` is what the run showed."""
     subject, fact = f"{name} of {pool}", _described(ports, name, pool)
     required = {one.subject: one.what for one in conditions.standing(tx, conditions.CONTRADICTED)}
     if fact and required.get(subject) != fact:
@@ -31,7 +31,7 @@ def contradict(ports: Ports, tx: Connection, pool: str, name: str, run: str, evi
 
 
 def settle(ports: Ports, now: int) -> None:
-    """End the actions about facts that have changed since, by a newer observation or a setting."""
+    """End the required actions about facts that a newer observation or a setting has replaced."""
     with ports.database.read() as tx:
         required = conditions.standing(tx, conditions.CONTRADICTED)
     settled = [one for one in required if _described(ports, *one.subject.split(" of ")) != one.what]
@@ -42,7 +42,7 @@ def settle(ports: Ports, now: int) -> None:
 
 
 def _described(ports: Ports, name: str, pool_name: str) -> str:
-    """Return a fact with its value and source, "" if the pool has no such fact."""
+    """Return a fact with its value and source as text; "" if the pool has no such fact."""
     pool, facts, setting = ports.pools.get(pool_name), ports.facts().get(pool_name, {}), _SETTINGS.get(name, name)
     fact = facts.get(setting) or facts.get(name)
     if pool is None or fact is None:
@@ -53,7 +53,7 @@ def _described(ports: Ports, name: str, pool_name: str) -> str:
 
 
 def visibility_seconds(ports: Ports, pool_name: str) -> int:
-    """Return within how many seconds a launched session is listed, by its platform and its pool."""
+    """Return the number of seconds within which a pool's platform lists a launched session."""
     platform, pool = ports.platforms.get(pool_name), ports.pools.get(pool_name)
     return max(platform.capabilities.visibility_seconds if platform else 0, pool.visibility_seconds if pool else 0)
 
@@ -63,7 +63,7 @@ class Contradictions:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._unlisted: dict[str, int] = {}  # by launch without an answer: when the platform last did not list it
+        self._unlisted: dict[str, int] = {}  # by run ID of an unanswered launch: when it was last not listed
 
     def look(self, live: Sequence[Run], observed: Observation, steps: Sequence[Step], now: int) -> None:
         """Require an action for each fact that a live session shows to be wrong."""
@@ -81,7 +81,7 @@ class Contradictions:
                     contradict(self._ports, tx, run.pool, name, run.key, text, now)
 
     def _evidence(self, run: Run, sighting: Sighting, forced: Collection[str], now: int) -> Iterator[tuple[str, str]]:
-        """Yield the facts by name that a session contradicts, each with what it showed."""
+        """Yield (name of the fact, evidence) for each fact that a session contradicts."""
         yield from sighting.contradicts.items()
         if isinstance(run.state, Submitting):
             late = self._unlisted.get(run.key, 0) - run.state.since

@@ -17,7 +17,7 @@ from scheduler.store.jobs import JobRecord
 
 
 def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress:
-    """Return the progress of a job by its stop rule; empty without a rule."""
+    """Return the progress of a job by its stop rule; an empty one if the job has no rule."""
     if spec.stop is None:
         return Progress()
     metric = spec.stop.metric
@@ -32,7 +32,7 @@ def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress
 
 
 def measured(tx: Connection, job: str, metric: str, fenced_attempt: int = 0) -> list[tuple[int, CheckpointRecord]]:
-    """Return (step, checkpoint) of a job's checkpoints with a metric; of a repeated step the later attempt."""
+    """Return (step, checkpoint) for each checkpoint with a metric, by step; for a repeated step the later attempt."""
     history = {
         record.manifest.step: record
         for record in reversed(checkpoints.everything(tx, job))
@@ -59,7 +59,7 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
     """Make a job done at its best checkpoint, whose step becomes its target step."""
     name, full = record.spec.name, record.spec.target_step
     best = standing(tx, record.spec, record.fenced_attempt).best
-    if best is None:  # it was found to be damaged since
+    if best is None:  # the best checkpoint was found to be damaged
         newest = checkpoints.newest(tx, name, 1)[0].manifest
         best = Scored(newest.key, newest.step, 0.0)
     spared = round((full - record.done_step) / _steps_per_second(tx, record))

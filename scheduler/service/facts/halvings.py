@@ -1,4 +1,4 @@
-"""Halvings: promote the best candidates of sweeps from rung to rung, and keep jobs and sweeps within their budgets."""
+"""Successive halving: promote a sweep's best candidates from rung to rung, and keep jobs and sweeps within budgets."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ NEVER = 1 << 62
 
 
 def pause(spec: JobSpec) -> tuple[str, int | None]:
-    """Return why a job at its target is done, and its full target step; "" and None if these are the same."""
+    """Return why a job ends at the step of its rung, and its full target step; "" and None at the full target."""
     rule = spec.halving
     if rule is None or rule.left_at is not None or spec.target_step >= rule.rungs[-1]:
         return "", None
@@ -39,17 +39,17 @@ def pause(spec: JobSpec) -> tuple[str, int | None]:
 
 
 def left(spec: JobSpec) -> Halving | None:
-    """Return the rule of a job that leaves the comparison at its present rung."""
+    """Return the halving rule of a job with the mark that it leaves the comparison at its present rung."""
     return spec.halving and replace(spec.halving, left_at=rung_of(spec.halving, spec.target_step))
 
 
 def due(ports: Ports, tx: Connection) -> list[str]:
-    """Return the sweeps with a decision to store. Most are stored at a session's end, the others after requests."""
+    """Return the sweeps for which a decision must be stored, for example after a request of a person."""
     return [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
 
 
 def look(ports: Ports, sweeps: Sequence[str], now: int) -> None:
-    """Decide on these sweeps."""
+    """Store the decisions on these sweeps, each in a transaction of its own."""
     for sweep in sweeps:
         with ports.write() as tx:
             consider(ports, tx, sweep, now)
@@ -113,7 +113,7 @@ def _value(tx: Connection, record: JobRecord) -> float | None:
 
 # Budgets: charges, holds and possible charges of sessions count, on each device.
 def account(spec: JobSpec) -> str:
-    """Return whose budget a job uses: that of its sweep, or its own; "" without one."""
+    """Return the name of the budget that a job uses: its sweep, or ``job NAME`` for its own; "" without a budget."""
     if spec.halving is not None:
         return spec.sweep
     return "" if spec.budget_seconds is None else f"job {spec.name}"
@@ -125,12 +125,12 @@ def budget_of(spec: JobSpec) -> int:
 
 
 def has_budget(record: JobRecord) -> bool:
-    """Return whether a job has a budget, or its sweep."""
+    """Return whether a job or its sweep has a budget."""
     return account(record.spec) != ""
 
 
 def budgets(tx: Connection) -> dict[str, int]:
-    """Return by account the device seconds that remain of its budget."""
+    """Return the device seconds that remain of each budget, by its name as :func:`account` returns it."""
     members = grouped((account(record.spec), record) for record in jobs.with_budget(tx))
     return {name: _left_seconds(tx, records) for name, records in members.items()}
 
@@ -170,7 +170,7 @@ def budget_spent(
 def within_budget(
     view: JobView, record: JobRecord, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]
 ) -> JobView:
-    """Return the view of a job, blocked or on fewer devices where its budget allows no useful session otherwise."""
+    """Return a job's view that fits its budget: unchanged, on fewer devices, or blocked."""
     if not has_budget(record) or isinstance(record.state, Active):
         return view
     if spent := budget_spent(record, left_by_account, pools):
@@ -180,27 +180,27 @@ def within_budget(
 
 
 def _devices_allowed(spec: JobSpec, left_by_account: Mapping[str, int], pools: Mapping[str, Pool]) -> int:
-    """Return on how many devices at once the budget allows a useful session, on whichever of the job's pools."""
+    """Return the number of devices for which the budget allows a useful session on any of the job's pools."""
     overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
     return left_by_account.get(account(spec), 0) // (least_seconds(spec) + overrun)
 
 
 def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
-    """Return the seconds for which budgets allow jobs so many devices each; None without budgets."""
+    """Return for how many seconds budgets allow these (job, devices) to run together; None if no job has a budget."""
     devices: Counter[str] = Counter()
     for spec, count in lanes:
-        if whose := account(spec):
-            devices[whose] += count
+        if name := account(spec):
+            devices[name] += count
     if not devices:
         return None
     left_by_account = budgets(tx)
-    return min(left_by_account[whose] // count for whose, count in devices.items())
+    return min(left_by_account[name] // count for name, count in devices.items())
 
 
 def within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
-    """Return a placement that the budgets of its jobs and their sweeps allow, and its latest deadline by them.
+    """Return a placement that the budgets of its jobs and sweeps allow, and the latest deadline that they allow.
 
-    It may be shorter than planned, and have the first alone of lanes with the same budget; None if too little is
+    It may be shorter than planned, or keep only the first of the lanes with the same budget. None if too little is
     left for a useful session.
     """
     specs = {lane.job: jobs.get(tx, lane.job).spec for lane in placement.lanes}
@@ -210,7 +210,7 @@ def within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -
         if seconds is None:
             return placement, NEVER
         latest, present = now + seconds - pool.overrun_seconds, [specs[lane.job] for lane in lanes]
-        if placement.end <= latest:  # what is held for slowness keeps others with the same budget from starting
+        if placement.end <= latest:  # time held for slowness blocks other jobs of the same budget
             slow = _SETUPS * (pool.setup_seconds + max(spec.setup_seconds for spec in present))
             most = placement.end + max((placement.end - now) // _SPARE, slow)
             return replace(placement, lanes=lanes), min(latest, most)

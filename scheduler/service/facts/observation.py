@@ -55,7 +55,7 @@ class Observation:
 
     @contextmanager
     def isolated(self, key: str) -> Iterator[None]:
-        """Record an exception of the body as a fault of one run, which then cannot end. Raises as isolated_run does."""
+        """Record an exception of the body as a fault of a run, which then cannot end. Raises like isolated_run."""
         faults: dict[str, str] = {}
         with isolated_run(faults, key):
             yield
@@ -64,7 +64,7 @@ class Observation:
             self.unread.add(key)
 
     def part(self, runs: Sequence[Run], *, regarded: bool) -> "Observation":
-        """Return the part of the answers that concerns ``runs``; with reports of their sessions if ``regarded``."""
+        """Return the answers about ``runs``; the reports of their sessions are included if ``regarded``."""
         keys, names = {run.key for run in runs}, {lane.job for run in runs for lane in run.lanes}
         return Observation(
             heartbeats={lane: report for lane, report in self.heartbeats.items() if regarded and lane[0] in keys},
@@ -87,7 +87,7 @@ class Observation:
         self.refused += other.refused[: max(0, REFUSED_AT_ONCE - len(self.refused))]
 
     def is_reached(self, run: Run) -> bool:
-        """Return whether the platform gave a valid answer about the run; "no such session" is one."""
+        """Return whether the platform gave a valid answer about the run, such as "no such session"."""
         return run.key in self.asked_at and run.key not in self.unclear
 
     def wrote(self, run: Run) -> bool:

@@ -96,7 +96,7 @@ def _query_platforms(ports: Ports, runs: Sequence[Run], observation: Observation
 
 
 def _collect_outputs(ports: Ports, ended: Sequence[Run], observation: Observation, now: int) -> None:
-    """Collect the outputs that ended sessions left on their platforms; until then a run does not count as ended."""
+    """Collect the outputs that ended sessions left on their platforms; a run ends only after that."""
 
     def collect(run: Run) -> PlatformError | None:
         try:
@@ -196,9 +196,9 @@ def _answers(
     observation: Observation,
     outputs: "OutputCollection",
 ) -> dict[str, Observation]:
-    """Return the store's answers by query. For runs with collected outputs, they are kept until all have arrived.
+    """Return the store's answers by query. Answers about runs with collected outputs are kept until all have arrived.
 
-    ``about`` has the runs of each query.
+    ``about`` has the run IDs that each query is about.
     """
     kept = {
         name: outputs.answers[name] for name, keys in about.items() if name in outputs.answers and keys & outputs.read
@@ -487,9 +487,9 @@ def _missing(run: Run, stored: LiveJobs, observation: Observation) -> Iterator[s
     for lane in run.lanes:
         report = observation.results.get((run.key, lane.index)) or observation.heartbeats.get((run.key, lane.index))
         if lane.outcome is not None or report is None or lane.job not in observation.listed:
-            continue  # the store has not listed it
+            continue  # it has ended, has no report, or the store has not listed its job
         step = report.checkpoint_step
         began = lane.restore_step if report.restored_step is None else report.restored_step
-        # The key contains the attempt, since an earlier attempt may have saved a damaged checkpoint of the same step.
+        # The key contains the attempt: an earlier attempt may have saved a damaged checkpoint of the same step.
         if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in stored_keys:
             yield f"step {step} of {lane.job} has not arrived, or is damaged"

@@ -38,7 +38,7 @@ _PARTS = tuple(field.name for field in fields(Overhead))
 
 
 class Overheads:
-    """Estimates by job and pool: from measurements, or else from what was declared.
+    """Estimates of overheads by job and pool, from measurements, or else from the definitions of jobs and pools.
 
     For a job that has not run on a pool, the estimate is the declared time, or the median of the jobs that have trained
     there if that is longer. Only parts that a job has reached are measurements for others. A save is never estimated
@@ -81,13 +81,13 @@ class Overheads:
         With 1,000 jobs and 200 pools few pairs are measured, and an estimate for each pair would fill the memory.
         """
         alike = (spec.setup_seconds, spec.checkpoint_seconds, *(pool.name for pool in pools))
-        lost = None if spec.name in self._jobs else self._alike.get(alike)
-        if lost is None:
+        parts = None if spec.name in self._jobs else self._alike.get(alike)
+        if parts is None:
             by_pool = {pool.name: self.of(spec, pool) for pool in pools}
-            lost = {part: {name: getattr(one, part) for name, one in by_pool.items()} for part in _PARTS}
+            parts = {part: {name: getattr(one, part) for name, one in by_pool.items()} for part in _PARTS}
             if spec.name not in self._jobs:
-                self._alike[alike] = lost
-        return lost
+                self._alike[alike] = parts
+        return parts
 
     def of(self, spec: JobSpec, pool: Pool) -> Overhead:
         """Return the estimate for a job on a pool, limited so that the pool's longest session stays useful.
@@ -280,10 +280,10 @@ def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
     by_memory = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]
     if not by_memory:
         return ""
-    from jobs.advice.job import misfit as told
+    from jobs.advice.job import misfit as explain_misfit
 
     _, _, pool, card = max(by_memory, key=lambda row: row[:2])
-    return told(spec.command, _inputs(spec), card, pool.devices_per_session)
+    return explain_misfit(spec.command, _inputs(spec), card, pool.devices_per_session)
 
 
 def seen_of_runs(

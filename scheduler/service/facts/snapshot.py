@@ -41,7 +41,7 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 
 _TOLERANCE = 1e-9  # steps; the same as the planner's for gates
-_LEFT_OVER = 0.04  # part of its model's weight that an evaluation has while its deadline is far
+_EVALUATION_WEIGHT = 0.04  # part of its model's weight that an evaluation has while its deadline is far
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
@@ -60,7 +60,7 @@ def gather(
     faults: dict[str, str],
     read_secret: Callable[[str], object] = str,
 ) -> Snapshot:
-    """Return the input without urgencies; jobs that cause an error are left out, and ``faults`` gets the error by job.
+    """Return the planner's input without urgencies. Jobs that cause an error are left out; ``faults`` gets it by job.
 
     ``read_secret`` raises ConfigError for a secret that the daemon does not have. By default all secrets count as
     present.
@@ -117,7 +117,7 @@ def gather(
                 lives[run.pool].append(_live_run(run))
     return Snapshot(
         now=now,
-        jobs=tuple(_in_left_overs(views, records, now)),
+        jobs=tuple(_lower_evaluations(views, records, now)),
         pools=tuple(
             PoolView(
                 pool=replace(pool, quotas=current_quotas(pool, observed.get(name, ()))),
@@ -137,7 +137,7 @@ def gather(
 
 
 def by_fraction(view: JobView, targets: Mapping[str, int]) -> JobView:
-    """Return a job whose gate is a fraction of its parent's target, if it was given as a step."""
+    """Return the view with a gate in steps replaced by one that is a fraction of its parent's target."""
     gate = view.gate
     if gate is None or gate.step is None:
         return view
@@ -153,11 +153,11 @@ def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
     return longest
 
 
-def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
-    """Yield the views; an evaluation gets only unused hours until the last day before its deadline.
+def _lower_evaluations(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
+    """Yield the views; those of evaluations have a low weight and no deadline until the day before their deadline.
 
-    From then on, and if a job waits for its result, it has its model's weight and its deadline. With its deadline it
-    would be planned before all jobs without one.
+    From then on, and if a job waits for its result, an evaluation has its model's weight and its deadline. Otherwise it
+    gets only unused hours: with its deadline it would be planned before all jobs without a deadline.
     """
     patient = {
         record.spec.name: record.spec.start_from.parent
@@ -167,13 +167,13 @@ def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: 
     waited_for = {view.blocked.parent for view in views if isinstance(view.blocked, AwaitsVerdict)}
     for view in views:
         if view.name in patient and patient[view.name] not in waited_for:
-            yield replace(view, weight=view.weight * _LEFT_OVER, deadline=None)
+            yield replace(view, weight=view.weight * _EVALUATION_WEIGHT, deadline=None)
         else:
             yield view
 
 
 def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -> AwaitsVerdict | None:
-    """Return why a job waits that starts from an accepted version, if its parent has none yet."""
+    """Return why a job that starts from an accepted version waits; None if its parent has an accepted version."""
     start = record.spec.start_from
     if start is None or start.at != "accepted" or start.parent not in gated or record.done_step:
         return None
@@ -264,10 +264,10 @@ def job_view(
 def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object]) -> SecretMissing | None:
     """Return why a session of a job on a pool would lack its secrets, None if it has them all."""
     names = ", ".join(spec.secrets)
-    way = secret_way(pool.platform, pool.options) if spec.secrets else None
-    if way is not None and way.kind == "none":
-        return SecretMissing(names, pool.name, way.why, way.remedy)
-    if way is not None and way.kind == "given":
+    delivery = secret_way(pool.platform, pool.options) if spec.secrets else None
+    if delivery is not None and delivery.kind == "none":
+        return SecretMissing(names, pool.name, delivery.why, delivery.remedy)
+    if delivery is not None and delivery.kind == "given":
         for name in spec.secrets:
             try:
                 read_secret(name)
@@ -369,9 +369,9 @@ def arrivals(
 
 # Shares: the part of common device hours that each job should have, and what it had so far.
 def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourShare]:
-    """Return the share of each job that has one. Hours count since the last job of the group was added.
+    """Return the share of each job that has one, by name. Hours count from when the last job of the group was added.
 
-    A job whose partner is not in the queue any more has none.
+    A job whose partner is not in the queue any more has no share.
     """
     by_name = {record.spec.name: record for record in records}
     groups: dict[str, list[JobRecord]] = {}

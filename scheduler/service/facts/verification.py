@@ -1,7 +1,7 @@
 """Verification: read every byte of a checkpoint and compare it with its manifest, for people and for the daemon.
 
 A checkpoint from which a session could not start may be damaged, and other jobs may be about to start from it. So no
-session gets it until the daemon has read it completely: a damaged one is quarantined for all jobs, another one is used
+session gets it until the daemon has read it completely: a damaged one is quarantined for all jobs, a whole one is used
 again.
 """
 
@@ -74,7 +74,7 @@ class Suspects:
 
 
 def _damage(artifacts: BlobStore, record: CheckpointRecord) -> str:
-    """Return the damage of a checkpoint, "" if it is whole. Raises StoreError if the store does not answer."""
+    """Return the damage of a checkpoint, "" if there is none. Raises StoreError if the store does not answer."""
     return "; ".join(finding for verdict in verify(artifacts, [record]) for finding in verdict.findings)
 
 

@@ -1,6 +1,6 @@
-"""Quota audit: compares the platforms' usage records with the ledger. The platform is right about the past.
+"""Quota audit: compares the platforms' usage records with the ledger. For the past, the platform's records count.
 
-Billed time that no run explains is entered as an ``adjust`` without a run, so that admission counts it; so is charged
+Billed time that no run explains is entered as an ``adjust`` without a run, so that admission counts it. So is charged
 time that the platform did not bill, after everything has settled. Without usage records a pool is closed, because
 launches could exceed its quota.
 
@@ -30,7 +30,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs
 
 READ_EVERY_SECONDS = 600
-_LOOK_WALL_SECONDS = 2.0  # minimum interval between two readings of usage records
+_READ_WALL_SECONDS = 2.0  # minimum interval between two readings of usage records
 _FRESH_WALL_SECONDS = 60.0  # a late answer of this age is used instead of a new request
 SETTLED_SECONDS = 600  # how long the bill of a run may grow after its end
 _SETTLED_WALL_SECONDS = 2.0
@@ -111,22 +111,22 @@ def _read_one(ports: Ports, name: str) -> int | None:
         if not any(reading.shared for reading in readings):
             limits.forget(tx, name, _shared_source(pool), now)
     for reading in readings:
-        _ask_to_leave(ports, pool, reading, now)
+        _stop_sessions(ports, pool, reading, now)
     return now
 
 
-def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
+def _stop_sessions(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
     """Ask sessions to save in time if other users have used up their quota.
 
-    At the end of the quota the platform may kill them. Sessions that cannot be asked are left running.
+    At the end of the quota the platform may kill them. Sessions without a stop channel continue.
     """
     window = Window(reading.start, reading.end)
     with ports.database.read() as tx:
         running = [run for run in runs.live(tx) if run.pool == pool.name and isinstance(run.state, Running)]
     left = max(0, reading.limit_seconds - reading.used_seconds)
     wanted = sum(window.overlap(now, run.deadline) for run in running)
-    until_next_look = at_least(ports.clock, READ_EVERY_SECONDS, _LOOK_WALL_SECONDS)
-    if left >= wanted or left > len(running) * (until_next_look + pool.stop_margin_seconds):
+    until_next_reading = at_least(ports.clock, READ_EVERY_SECONDS, _READ_WALL_SECONDS)
+    if left >= wanted or left > len(running) * (until_next_reading + pool.stop_margin_seconds):
         return
     try:
         sessions, _ = border.find(ports, pool.name, {run.key: run.planned_start for run in running})
@@ -146,7 +146,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
     live = [run for run in recent if not isinstance(run.state, Ended)]
     charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
-    looked_at = max((one.at for one in limits.observed(tx).get(pool.name, ())), default=window.start)
+    last_read_at = max((one.at for one in limits.observed(tx).get(pool.name, ())), default=window.start)
     counted = _counted_by(pool, reading, now)
     if counted is not None:
         quota, ours = counted
@@ -162,7 +162,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
     if settled or difference > tolerated:
         # A difference that had not settled at the last reading, or was too small then, may appear only now.
-        since = _hidden_since(recent, looked_at, now) - settled_seconds(ports.clock)
+        since = _hidden_since(recent, last_read_at, now) - settled_seconds(ports.clock)
         difference -= book_waits(ports, tx, pool, charges, reading, difference, since, now)
     if difference > 0:  # holds of live sessions include their waiting time
         difference = max(0, difference - sum(window.overlap(run.planned_start, started_of(run)) for run in live))
@@ -190,7 +190,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
 def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
     """Enter the remaining limit of a budget that is shared with others; their use is not entered in the ledger.
 
-    Figures in minutes vary a little between readings: the lower limit is kept.
+    Records in minutes vary a little between readings, so the lower limit is kept.
     """
     declared = (quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT)
     window = next((quota.calendar.window_at(now) for quota in declared), EVER)
@@ -222,8 +222,8 @@ def explained_seconds(
     return ran + (device_seconds_within if by_device else seconds_within)(settled, window)
 
 
-def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
-    """Return since when a difference may have existed unnoticed.
+def _hidden_since(recent: Iterable[Run], last_read_at: int, now: int) -> int:
+    """Return the UTC second since which a difference may have existed unnoticed.
 
     A session that waits for its machine counts from its launch. If the platform does not report it yet, that much use
     by others may have been hidden at the last reading.
@@ -231,9 +231,9 @@ def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
     hiding = (
         run.planned_start
         for run in recent
-        if run.planned_start <= looked_at and not (isinstance(run.state, Ended) and run.state.at <= looked_at)
+        if run.planned_start <= last_read_at and not (isinstance(run.state, Ended) and run.state.at <= last_read_at)
     )
-    return min(looked_at, now - 2 * READ_EVERY_SECONDS, *hiding)
+    return min(last_read_at, now - 2 * READ_EVERY_SECONDS, *hiding)
 
 
 def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:
@@ -270,7 +270,7 @@ def book_waits(
     part of a wait before that window is charged in full if the pool is known to bill waits.
     """
     window = Window(reading.start, reading.end)
-    booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # start
+    booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # the booked start of the wait
     oldest = min(window.start, since)
     entries = ledger.entries(tx, since=oldest, pool=pool.name)
     charged = {entry.run for entry in entries if entry.kind is EntryKind.SPEND and entry.at >= since}
@@ -330,7 +330,7 @@ def _recheck_pool(ports: Ports, pool: str, due: Sequence[Run], now: int) -> None
 
 
 def _unchecked(ports: Ports, pool: str, now: int) -> Sequence[Run]:
-    """Return the charged runs of the pool that ended long enough ago and were not checked since."""
+    """Return the charged runs of the pool whose bill is final and has not been checked yet."""
     with ports.database.read() as tx:
         over = [
             run

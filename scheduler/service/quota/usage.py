@@ -21,7 +21,7 @@ def meters_of(
     observed: Mapping[str, Sequence[ObservedLimit]],
     now: int,
 ) -> list[Meter]:
-    """As :func:`meters`, from loaded rows; ``charges`` must cover all windows."""
+    """Return what :func:`meters` returns, from loaded rows; ``charges`` must cover all windows."""
     return [
         meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())
