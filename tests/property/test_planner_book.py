@@ -85,10 +85,10 @@ def test_what_is_kept_and_shared_is_what_a_fresh_book_answers(
     for begin, ahead in sorted(sessions):
         start = NOW + TENTH * begin
         planned.append((start, ahead))
-        (twin.book if ahead else twin.take)(start, start + HOUR)
+        (twin.book if ahead else twin.start_session)(start, start + HOUR)
         fresh = PoolCapacity(view, NOW, until)
         for at, booked in planned:
-            (fresh.book if booked else fresh.take)(at, at + HOUR)
+            (fresh.book if booked else fresh.start_session)(at, at + HOUR)
         for instant in asked:
             at = max(start, NOW + TENTH * instant)
             assert twin.room(at) == twin.copy().room(at) == fresh.room(at)

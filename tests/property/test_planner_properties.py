@@ -94,6 +94,6 @@ def _room_left(snapshot: Snapshot, plan: Plan) -> dict[str, int]:
     for view in snapshot.pools:
         capacity = PoolCapacity(view, snapshot.now, snapshot.now + snapshot.horizon_seconds)
         for placement in taken[view.pool.name]:
-            capacity.take(placement.start, placement.end)
+            capacity.start_session(placement.start, placement.end)
         left[view.pool.name] = capacity.room(snapshot.now).seconds
     return left

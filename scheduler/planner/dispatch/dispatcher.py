@@ -64,7 +64,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
     groups: dict[object, list[int]] = {}
     for job in case.jobs:
         if job.startable and job.view.running is None and job.index not in case.children:
-            groups.setdefault(_likeness(case, job), []).append(job.index)
+            groups.setdefault(_equality_key(case, job), []).append(job.index)
     first: dict[str, tuple[int, str]] = {}
     for placement in sorted(placements, key=lambda placement: (placement.start, placement.pool)):
         for lane in placement.lanes:
@@ -81,7 +81,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
     return tuple(sorted(renamed, key=lambda placement: (placement.start, placement.pool, placement.lanes[0].job)))
 
 
-def _likeness(case: Case, job: PlannerJob) -> object:
+def _equality_key(case: Case, job: PlannerJob) -> object:
     """Return the key that is equal for equal jobs: every input of the planner except name and queue position."""
     view = job.view
     return (
@@ -101,13 +101,13 @@ def _likeness(case: Case, job: PlannerJob) -> object:
 
 # Incumbent: the sessions of the previous plan that have not begun, as pins for the dispatcher.
 def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSession, ...]]:
-    """Return, by pool index, the sessions of ``incumbent`` that have not begun, in order.
+    """Return, by pool index, the sessions of ``incumbent`` that have not ended, in order; none starts before now.
 
-    Past sessions are left out, and jobs that are closed or already run in the session.
+    A session has only those of its jobs that may start, fit the pool and do not already run in that session.
     """
     jobs = {job.view.name: job for job in case.jobs}
     pools = {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
-    pins_of: dict[int, list[PinnedSession]] = {}
+    pins_by_pool: dict[int, list[PinnedSession]] = {}
     for placement in incumbent.placements:
         pool = pools.get(placement.pool)
         if pool is None or placement.end <= case.now:
@@ -122,8 +122,8 @@ def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSessio
         ]
         if members:
             start = max(placement.start, case.now)
-            pins_of.setdefault(pool, []).append(PinnedSession(start, tuple(members), placement.end - start))
-    return {pool: tuple(pins) for pool, pins in pins_of.items()}
+            pins_by_pool.setdefault(pool, []).append(PinnedSession(start, tuple(members), placement.end - start))
+    return {pool: tuple(pins) for pool, pins in pins_by_pool.items()}
 
 
 def _already_runs(case: Case, job: str, start: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sessions: the sessions that could start at the current instant of a walk."""
+"""Sessions: builds the sessions that could start at the current instant of a walk. ``Walk`` chooses among them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SLOWER_SECONDS = 1_800
 
 
 class SessionBuilder:
-    """The waiting jobs, the capacity left on pools, and the sessions that fit; a walk updates both."""
+    """Builds sessions from the waiting jobs and the capacity that is left on pools; a walk updates both."""
 
     def __init__(self, case: Case, start: PlanState) -> None:
         self.case, self.columns, self.now = case, case.columns, case.now
@@ -23,12 +23,12 @@ class SessionBuilder:
         self.sharing = bool(start.turns)
         self.turns = start.turns.copy() if self.sharing else start.turns
         self.queues: list[list[Entry]] = [[] for _ in case.classes]
-        self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
-        # By job, sorted, the starts of its sessions in the earlier plan.
+        self.waiting: dict[int, Sequence[Shape]] = {}  # the entries of each waiting job in all queues
+        # The starts of each job's sessions in the earlier plan, sorted.
         self.pins: list[list[int]] = [[] for _ in case.jobs]
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
-        """Return the pool of the job's last session if it has room, else the first: most room, then by name."""
+        """Return the pool of the job's last session if it has room, else the first of ``pools``: it has most room."""
         last = self.last_pool[index]
         return last if rooms.get(last, 0) >= least and last in pools else pools[0]
 
@@ -60,13 +60,13 @@ class SessionBuilder:
         unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
         if not self.sharing:
             return compose(pools, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.waiting, pools.offers)
-        return compose_fuller(pools, room, lead, few, free, self.remaining)
+        in_turn = turns.partners(lead, free := list(unpinned), self.waiting, pools.offers)
+        return compose_fuller(pools, room, lead, in_turn, free, self.remaining)
 
     def _session_by_turn(
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
     ) -> tuple[int, CandidateSession] | None:
-        """Return (pool, session) of the job of the same share group that goes before ``index``, None if none does."""
+        """Return (pool, session) of the job whose turn comes before ``index``; None without such a job or session."""
         offers = self.classes[group].offers
         other = self.turns.next(index, self.waiting, offers)
         offer = offers[other]
@@ -81,14 +81,14 @@ class SessionBuilder:
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         group = self.classes[self.class_of[pool]]
-        jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
+        jobs = self.turns.in_turn(due.jobs, self.waiting, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
             return self._mold(now, pool, jobs[0], room, urgent=False)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
-        """Return whether a pinned session should wait for its time: a job has an earlier one, or would train less now.
+        """Return whether a pinned session should wait: a job has an earlier pinned session, or would train less now.
 
         A planned session may deliberately continue into the next day's hours.
         """

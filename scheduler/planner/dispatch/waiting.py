@@ -34,18 +34,18 @@ CHEAPEST = 0.005
 def deferrals(
     case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None = None
 ) -> tuple[Deferral, ...]:
-    """Return the reason why each waiting job, which neither runs nor starts now, waits; in the order of the queue."""
-    started = {lane.job for one in placements if one.start <= case.now for lane in one.lanes}
-    explain = _Waiting(case, placements, gate_passes, prices)
+    """Return, in queue order, each job that neither runs nor starts now, with the reason why it waits."""
+    started = {lane.job for placement in placements if placement.start <= case.now for lane in placement.lanes}
+    waiting = _Waiting(case, placements, gate_passes, prices)
     return tuple(
-        Deferral(job.view.name, explain.reason(job))
+        Deferral(job.view.name, waiting.reason(job))
         for job in case.jobs
         if job.view.running is None and job.free_at == case.now and job.view.name not in started
         if job.view.remaining_steps > 0
     )
 
 
-class _Waiting:
+class _Waiting:  # a case and its plan, with caches for the reasons of its jobs
     def __init__(
         self, case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None
     ) -> None:
@@ -54,7 +54,7 @@ class _Waiting:
         self.gate_passes = gate_passes
         self.planned: dict[str, Placement] = {}  # by job, its first session
         self.placements = placements
-        # Cache by pool and devices: the seconds that are free from now on, with all planned sessions booked.
+        # Cache by pool and devices: the seconds from now on that all planned sessions leave free.
         self.free_now: dict[tuple[int, int], int] = {}
         self.now_by_pool: dict[str, Placement] = {}
         for placement in placements:
@@ -105,7 +105,7 @@ class _Waiting:
         return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
 
     def _deadline_reason(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason | None:
-        """Return a reason if even one long session on the fastest pool, starting now, would miss the deadline."""
+        """Return a reason if one long session on the fastest pool, starting now, would miss the deadline, else None."""
         if job.deadline is None:
             return None
         possible = max(0, job.deadline - self.case.now)
@@ -121,20 +121,20 @@ class _Waiting:
         """
         planned = self.planned.get(job.view.name)
         if planned is not None:
-            usable = [one for one in usable if self.case.capacities[one[0]].pool.name == planned.pool]
-        ranked = sorted(usable, key=lambda one: (-one[1].worth * one[1].speeds[-1], one[0]))
+            usable = [pair for pair in usable if self.case.capacities[pair[0]].pool.name == planned.pool]
+        ranked = sorted(usable, key=lambda pair: (-pair[1].worth * pair[1].speeds[-1], pair[0]))
         for number, offer in ranked:
             name = self.case.capacities[number].pool.name
             first = self.now_by_pool.get(name)
             if first is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, first.lanes[0].job)
         reasons = [
-            (_ORDER[type(reason)], rank, reason)
+            (_RANK[type(reason)], rank, reason)
             for rank, (number, offer) in enumerate(ranked)
             if (reason := self._missing_room(job, number, offer)) is not None
         ]
         if reasons:
-            return min(reasons, key=lambda one: one[:2])[2]
+            return min(reasons, key=lambda ranking: ranking[:2])[2]
         return self._reserved(job, *ranked[0])
 
     def _reserved(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason:
@@ -152,21 +152,21 @@ class _Waiting:
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
-        following = (one for one in self.placements if one.pool == capacity.pool.name and one.start > now)
-        first = next((lane.job for one in following for lane in one.lanes if lane.job != job.view.name), None)
+        later = (placed for placed in self.placements if placed.pool == capacity.pool.name and placed.start > now)
+        first = next((lane.job for placed in later for lane in placed.lanes if lane.job != job.view.name), None)
         return self._outbid(job, number, first or "work that is worth more later")
 
     def _outbid(self, job: PlannerJob, number: int, by: str) -> Reason:
         share, turns = job.view.share, self.case.turns
-        first = (self.case.jobs[one] for one in turns.group(job.index) if turns.rank(one) < turns.rank(job.index))
-        if share is not None and any(other.view.name == by for other in first):
+        before = (self.case.jobs[each] for each in turns.group(job.index) if turns.rank(each) < turns.rank(job.index))
+        if share is not None and any(other.view.name == by for other in before):
             return NotItsTurn(by, share.part, share.so_far or 0.0)
         price = None
         if self.prices is not None:
             # Rounded, because the last digits depend on the solver's basis, and the plan's digest includes reasons.
             group, offer = self.case.class_of[number], self.case.classes[self.case.class_of[number]].offers[job.index]
-            of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
-            per_hour = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
+            session_share = self.prices.share(group, (offer.thrifty if offer else None) or 1)
+            per_hour = float(f"{self.prices.per_second(group, self.case.now) * session_share * 3_600:.6g}")
             price = per_hour if per_hour >= CHEAPEST else None
         return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
@@ -177,17 +177,17 @@ class _Waiting:
         needed = offer.shortest(job.view.remaining_steps)
         if room.seconds >= needed:
             return None
-        more = self._more_room(capacity, needed, offer)
+        until = self._room_from(capacity, needed, offer)
         if room.limited_by == "concurrency":
             if capacity.pool.device_counts:
-                return DevicesTaken(name, offer.fewest, capacity.pool.devices_max, more)
-            return ConcurrencyFull(name, capacity.pool.sessions_max, more)
+                return DevicesTaken(name, offer.fewest, capacity.pool.devices_max, until)
+            return ConcurrencyFull(name, capacity.pool.sessions_max, until)
         if room.seconds > 0:
             return LeftoverTooShort(name, room.seconds, needed)
         if room.limited_by == "opening hours":
             why = self._closed_why(number)
-            return PoolClosed(name, why, more)
-        return QuotaEmpty(name, room.limited_by, more)
+            return PoolClosed(name, why, until)
+        return QuotaEmpty(name, room.limited_by, until)
 
     def _room_now(self, number: int, offer: JobOffer) -> Room:
         """Return the longest session that the pool would allow now if no session were planned."""
@@ -202,8 +202,8 @@ class _Waiting:
             return view.closed_why or "switched off"
         return "outside its hours"
 
-    def _more_room(self, capacity: PoolCapacity, needed: int, offer: JobOffer) -> int | None:
-        """Return the first instant in the horizon with ``needed`` free seconds if no session were planned."""
+    def _room_from(self, capacity: PoolCapacity, needed: int, offer: JobOffer) -> int | None:
+        """Return the first instant in the horizon with ``needed`` free seconds, planned sessions ignored, or None."""
         instant = capacity.next_change(self.case.now)
         while instant < min(self.case.until, NEVER):
             if capacity.room(instant, offer.fewest).seconds >= needed:
@@ -212,7 +212,7 @@ class _Waiting:
         return None
 
 
-_ORDER: Mapping[type, int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, DevicesTaken: 2, LeftoverTooShort: 3}
+_RANK: Mapping[type, int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, DevicesTaken: 2, LeftoverTooShort: 3}
 
 
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:

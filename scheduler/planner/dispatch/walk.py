@@ -52,15 +52,15 @@ class Walk(SessionBuilder):
         self.visit_at = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, independently of the plan
         self.busy_until = [0] * len(case.jobs)
-        # Instant, 0 for a job or 1 for a pool, its index.
+        # An event is (instant, 0 for a job or 1 for a pool, its index).
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
         self.pinned = {pool: list(sessions) for pool, sessions in policy.pinned.items() if sessions}
         for pool, pins in self.pinned.items():
-            for one in pins:
-                for pinned in one.jobs:
-                    insort(self.pins[pinned], one.start)
-            self.events += [(one.start, 1, pool) for one in pins]
-            self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
+            for pin in pins:
+                for pinned in pin.jobs:
+                    insort(self.pins[pinned], pin.start)
+            self.events += [(pin.start, 1, pool) for pin in pins]
+            self.events += [(pin.start + PATIENCE_SECONDS, 1, pool) for pin in pins]
         for index, start in self.columns.startable:
             if self.remaining[index] > 0:
                 self._schedule_start(index, max(start, self.free_from[index]))
@@ -71,7 +71,7 @@ class Walk(SessionBuilder):
     def run(self) -> Schedule:
         """Walk to the horizon and return the schedule."""
         events, until = self.events, self.until
-        looking: set[int] = set()
+        changed_pools: set[int] = set()
         shut_until, queues, class_of = self.shut_until, self.queues, self.class_of
         while events and events[0][0] < until:
             now = events[0][0]
@@ -80,9 +80,9 @@ class Walk(SessionBuilder):
                 if not is_pool:
                     self._enqueue(index, now)
                 elif now >= shut_until[index] or not queues[class_of[index]]:
-                    looking.add(index)
-            if looking and self.waiting:
-                looking = self._fill(now, looking)
+                    changed_pools.add(index)
+            if changed_pools and self.waiting:
+                changed_pools = self._fill(now, changed_pools)
         return as_schedule(self._plan_state(), self.gate_passes)
 
     @property
@@ -135,7 +135,7 @@ class Walk(SessionBuilder):
         factors, phased = policy.factors, policy.phased
         phase = (now - self.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
         ranked = []
-        for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
+        for number, (_, _, ratio, _, shortest, density, offer), needed in shapes:
             tier, rank, second = ORDINARY, -late * density, ratio
             if order is not None:
                 rank, second = order, 0.0
@@ -143,12 +143,12 @@ class Walk(SessionBuilder):
                 rank *= factors.get((number, index), 1.0)
             if phased and order is None:
                 rank *= phased.get((number, index, phase), 1.0)
-            if urgent and deadline is not None and now <= deadline - takes:
-                if deadline - takes <= now + policy.foresight_seconds:
-                    tier, rank, second = URGENT, float(deadline - takes), ratio
+            if urgent and deadline is not None and now <= deadline - needed:
+                if deadline - needed <= now + policy.foresight_seconds:
+                    tier, rank, second = URGENT, float(deadline - needed), ratio
                 else:
-                    heappush(self.events, (deadline - takes - policy.foresight_seconds, 0, index))
-            ranked.append((number, (tier, rank, second, index, shortest, density, offer), takes))
+                    heappush(self.events, (deadline - needed - policy.foresight_seconds, 0, index))
+            ranked.append((number, (tier, rank, second, index, shortest, density, offer), needed))
         return ranked
 
     def _dequeue(self, index: int) -> None:
@@ -156,18 +156,18 @@ class Walk(SessionBuilder):
             queue = self.queues[number]
             del queue[bisect_left(queue, entry)]
 
-    def _fill(self, now: int, looking: Collection[int]) -> set[int]:
+    def _fill(self, now: int, changed_pools: Collection[int]) -> set[int]:
         """Start sessions until no job fits; return the pools that may still have room."""
         rooms: dict[int, int] = {}
         queues, class_of = self.queues, self.class_of
-        for pool in looking:
+        for pool in changed_pools:
             if queues[class_of[pool]]:
                 self._update_room(now, pool, rooms)
         if self.pinned:
             self._start_pinned(now, rooms)
         if rooms:
             self._fill_rooms(now, rooms)
-        return {pool for pool in looking if pool in rooms or not queues[class_of[pool]]}
+        return {pool for pool in changed_pools if pool in rooms or not queues[class_of[pool]]}
 
     def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
         """Start the best job that fits until none does; ``rooms`` is updated."""
@@ -184,9 +184,9 @@ class Walk(SessionBuilder):
             for group, pools in members.items():
                 if group not in open_classes:
                     continue
-                one = self._first_that_fits(now, group, pools, rooms) if pools else None
-                if one is not None:
-                    starts[group] = one
+                start = self._first_that_fits(now, group, pools, rooms) if pools else None
+                if start is not None:
+                    starts[group] = start
             if not starts:
                 break
             best = min(starts.values(), key=_rank) if len(starts) > 1 else next(iter(starts.values()))
@@ -195,11 +195,11 @@ class Walk(SessionBuilder):
             self._update_room(now, pool, rooms)
             members[group].remove(pool)
             if pool in rooms:
-                insort(members[group], pool, key=lambda one: (-rooms[one], one))
+                insort(members[group], pool, key=lambda member: (-rooms[member], member))
             # The starts of other classes stay valid unless they need a job that has just started.
             started = {job for job, _, _ in session.lanes}
             open_classes = {
-                other for other, one in starts.items() if other == group or not started.isdisjoint(_jobs_of(one[3]))
+                other for other, start in starts.items() if other == group or not started.isdisjoint(_jobs_of(start[3]))
             }
             for other in open_classes:
                 del starts[other]
@@ -219,7 +219,7 @@ class Walk(SessionBuilder):
             self._schedule_visit(pool, now)
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
-        """Return the start of the first waiting job that fits on one of ``pools``, which are sorted by room."""
+        """Return the start of the first waiting job that fits on one of ``pools`` (most room first), or None."""
         widest = rooms[pools[0]]
         if widest < self.least[group]:
             return None
@@ -309,7 +309,7 @@ class Walk(SessionBuilder):
         for job, devices, steps in lanes:
             self._dequeue(job)
             if self.sharing:
-                self.turns.take(job, devices * (end - now))
+                self.turns.add(job, devices * (end - now))
             before = self.columns.whole[job] - self.remaining[job]
             remaining = self.remaining[job] = self.remaining[job] - steps
             self.last_pool[job], self.free_from[job] = pool, end
@@ -345,7 +345,7 @@ class Walk(SessionBuilder):
 
 
 def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
-    """Return whether ``admits`` gives the recorded answer to every question, so that its walk would be the same."""
+    """Return whether ``admits`` gives the recorded answer to every question, so that the walk would be the same."""
     current: tuple[int, int] | None = None
     counts: Sequence[float] = ()
     least = 0.0

@@ -82,7 +82,7 @@ def _shape(quota: Quota) -> tuple[Any, ...]:
 
 
 def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> list[Limit]:
-    """Return the limit of every span: places times open seconds, less those that live runs use."""
+    """Return the limit of every span: places times open seconds, less the seconds that live runs use."""
     devices = 1 if case.classes[market.group].pool.device_counts else market.devices  # per place
     seconds = [0] * (len(edges) - 1)
     for index in market.pools:
@@ -110,7 +110,7 @@ def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> 
 def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Sequence[int]) -> list[Limit]:
     quota = case.capacities[market.pools[0]].pool.quotas[index]
     spans = len(edges) - 1
-    # If sessions are charged alike whatever their devices, the bound assumes the most devices in each.
+    # If a session is charged without regard to its devices, the bound assumes that it uses all of them.
     devices = 1 if charges_by_device(quota) else market.devices
     match quota:
         case CalendarQuota() | MoneyQuota():
@@ -127,19 +127,19 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
                 sums[first, last] = sums.get((first, last), 0) + free  # short windows of a long span add up
             return [Limit(number, *span, float(free * devices)) for span, free in sums.items()]
         case RollingQuota(span_seconds=length) | FirstUseQuota(span_seconds=length):
-            # A stretch of n quota spans holds at most n times the limit. A first-use quota adds one, because a span
-            # may be open already.
+            # A stretch of n quota spans allows at most n times the limit. A first-use quota allows once more, because a
+            # span may be open already.
             extra = 1 if isinstance(quota, FirstUseQuota) else 0
             limits = []
             for first in range(spans if extra == 0 else 1):
                 for last in range(first + 1, spans + 1):
-                    turns = -(-(edges[last] - edges[first]) // length) + extra
-                    if extra == 0 and last > first + 1 and turns > 1:
+                    quota_spans = -(-(edges[last] - edges[first]) // length) + extra
+                    if extra == 0 and last > first + 1 and quota_spans > 1:
                         break
                     seconds = 0
                     for pool in market.pools:
                         view = case.capacities[pool].view
                         own = view.pool.quotas[index]
-                        seconds += turns * max(limit_at(own, edge, view.observed) for edge in edges[first:last])
+                        seconds += quota_spans * max(limit_at(own, edge, view.observed) for edge in edges[first:last])
                     limits.append(Limit(number, first, last, float(seconds * devices)))
             return limits

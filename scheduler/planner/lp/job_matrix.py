@@ -46,9 +46,9 @@ def kind_of(pool: Pool) -> tuple[object, ...]:
 
 
 class JobMatrix:
-    """``fastest`` is by job the steps per charged second of its longest session, on its fastest kind of pool.
+    """The figures of all jobs. ``fastest`` and ``density`` are zero for jobs that no kind of pool can run.
 
-    ``density`` is the value per lane-second on its best kind. Both are zero for jobs that no kind can run.
+    ``fastest`` is steps per charged second of the longest session, ``density`` value per lane-second, on the best kind.
     """
 
     def __init__(self, snapshot: Snapshot, kinds: Sequence[Pool]) -> None:
@@ -113,19 +113,19 @@ class JobMatrix:
 
 
 def _rates(np: Any, jobs: Sequence[JobView], kinds: Sequence[Pool], steps: Floats) -> tuple[Floats, Floats]:
-    """Return, by job and kind, the steps per charged second of the longest session (zero: none) and its devices."""
+    """Return, by job and kind, the steps per charged second of the longest session (zero: none), and its devices."""
     shape = (len(jobs), len(kinds))
     speed, setup, save, lanes = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.ones(shape)
     for column, pool in enumerate(kinds):
         rows = [row for row, job in enumerate(jobs) if allowed(job, pool) and fits(job, pool)]
-        usable = [jobs[row] for row in rows]
+        able = [jobs[row] for row in rows]
         devices = [1] * len(rows)
         if pool.devices_per_session > 1:
-            devices = [_thriftiest(job, pool) for job in usable]
+            devices = [_thriftiest(job, pool) for job in able]
             lanes[rows, column] = devices
-        speed[rows, column] = [job.speed(pool.name, count) for job, count in zip(usable, devices, strict=True)]
-        setup[rows, column] = [job.setup_seconds[pool.name] for job in usable]
-        save[rows, column] = [job.checkpoint_seconds[pool.name] for job in usable]
+        speed[rows, column] = [job.speed(pool.name, count) for job, count in zip(able, devices, strict=True)]
+        setup[rows, column] = [job.setup_seconds[pool.name] for job in able]
+        save[rows, column] = [job.checkpoint_seconds[pool.name] for job in able]
     cap = np.asarray([pool.session_cap_seconds for pool in kinds], dtype=np.float64)
     margin = np.asarray([pool.stop_margin_seconds for pool in kinds], dtype=np.float64)
     interval = np.sqrt(2 * save * np.asarray([pool.mtbf_seconds for pool in kinds]))
@@ -133,9 +133,9 @@ def _rates(np: Any, jobs: Sequence[JobView], kinds: Sequence[Pool], steps: Float
         training = steps[:, None] / speed
         saves = np.where(save > 0, np.maximum(1.0, training / interval), 0.0)
         length = np.minimum(cap, setup + margin + training + saves * save)
-        rest = length - setup - margin
-        pace = np.where((save > 0) & (rest > interval + save), rest * interval / (interval + save), rest - save)
-        rate = np.where(speed > 0, speed * np.maximum(0.0, pace) / length, 0.0)
+        usable = length - setup - margin
+        useful = np.where((save > 0) & (usable > interval + save), usable * interval / (interval + save), usable - save)
+        rate = np.where(speed > 0, speed * np.maximum(0.0, useful) / length, 0.0)
     return np.nan_to_num(rate), lanes
 
 

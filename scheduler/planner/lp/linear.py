@@ -97,9 +97,9 @@ class _Builder:
         self._entries: list[tuple[Any, Any, Any]] = []
         self._whole: dict[tuple[int, int, int, int], int] = {}
         self._whole_steps: list[float] = []
-        self._make_columns(np.asarray(list(self._ways()), dtype=np.float64).reshape(-1, 6))
+        self._make_columns(np.asarray(list(self._options()), dtype=np.float64).reshape(-1, 6))
 
-    def _ways(self) -> Iterator[tuple[float, ...]]:
+    def _options(self) -> Iterator[tuple[float, ...]]:
         """Yield (local job, market, lanes, steps per second, value of a step, row among whole sessions or -1)."""
         local = {job: number for number, job in enumerate(self.jobs)}
         for number, market in enumerate(self.grid.markets):
@@ -111,30 +111,30 @@ class _Builder:
                         self._whole_steps.append(most)
                 yield local[job], number, lanes, rate, worth, row
 
-    def _make_columns(self, ways: Any) -> None:
-        """Make a column for each way and span; a span with the job's deadline gets one before and one after."""
+    def _make_columns(self, options: Any) -> None:
+        """Make a column for each option and span, and two (before, after) for a span with the job's deadline."""
         np, edges = self.np, self.edges
-        job, market = ways[:, 0].astype(np.int64), ways[:, 1].astype(np.int64)
+        job, market = options[:, 0].astype(np.int64), options[:, 1].astype(np.int64)
         capacity = np.zeros((len(self.grid.markets), self.spans))
         for limit in self.grid.limits:
             if limit.last == limit.first + 1:
                 capacity[limit.market, limit.first] = max(capacity[limit.market, limit.first], limit.lane_seconds)
         usable = (edges[1:][None, :] > self.release[job][:, None]) & (capacity[market] > 0)
-        way, span = np.nonzero(usable)
-        deadlines = [NO_DEADLINE if (d := self.case.jobs[j].deadline) is None else d for j in self.jobs]
-        due = np.asarray(deadlines, dtype=np.int64)[job[way]]
+        option, span = np.nonzero(usable)
+        deadlines = [NO_DEADLINE if (at := self.case.jobs[index].deadline) is None else at for index in self.jobs]
+        due = np.asarray(deadlines, dtype=np.int64)[job[option]]
         split = (edges[:-1][span] < due) & (due < edges[1:][span])
         late = np.concatenate([due <= edges[:-1][span], np.ones(int(split.sum()), dtype=bool)])
-        way, span = np.concatenate([way, way[split]]), np.concatenate([span, span[split]])
+        option, span = np.concatenate([option, option[split]]), np.concatenate([span, span[split]])
         self.before_deadline = np.nonzero(split)[0]
         self.due = due
         self.span = span
-        self.job, self.market = job[way], market[way]
-        self.devices, self.steps = ways[way, 2].astype(np.int64), ways[way, 3]
-        self.whole = ways[way, 5].astype(np.int64)
+        self.job, self.market = job[option], market[option]
+        self.devices, self.steps = options[option, 2].astype(np.int64), options[option, 3]
+        self.whole = options[option, 5].astype(np.int64)
         discount = self.case.discount
         worth_at = np.asarray([discount.at(start) for start in self.grid.edges[:-1]])
-        self.cost = ways[way, 4] * self.steps * worth_at[span] * np.where(late, LATE_FACTOR, 1.0)
+        self.cost = options[option, 4] * self.steps * worth_at[span] * np.where(late, LATE_FACTOR, 1.0)
 
     def _add(self, rows: Any, columns: Any, values: Any, upper: Any) -> None:
         self._entries.append((rows + self.row, columns, values))
@@ -142,21 +142,21 @@ class _Builder:
         self.row += len(upper)
 
     def limit_markets(self) -> None:
-        """Add the rows of capacities and quotas, by market."""
+        """Add the rows that limit the lane-seconds of each market by its capacity and quotas."""
         np = self.np
         for market, limits in groupby(self.grid.limits, key=attrgetter("market")):
-            first, last, seconds = zip(*((one.first, one.last, one.lane_seconds) for one in limits), strict=True)
+            first, last, seconds = zip(*((each.first, each.last, each.lane_seconds) for each in limits), strict=True)
             mine = np.nonzero(self.market == market)[0]
             span = self.span[mine]
             rows, which = np.nonzero((span >= np.asarray(first)[:, None]) & (span < np.asarray(last)[:, None]))
             self._add(rows, mine[which], self.devices[mine[which]], seconds)
 
     def limit_work(self) -> None:
-        """Add the rows of the work that each job has left."""
+        """Add the rows that limit the steps of each job to its remaining steps."""
         self._add(self.job, self.np.arange(len(self.job)), self.steps, self.remaining)
 
     def limit_time(self) -> None:
-        """Add the rows of one session at a time: a job's seconds in a span, after release and before deadline."""
+        """Add the rows that limit a job to one session at a time in each span, after release and before deadline."""
         np, edges = self.np, self.edges
         begins = np.maximum(self.release[:, None], edges[:-1][None, :])
         seconds = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
@@ -175,7 +175,7 @@ class _Builder:
         self._add(np.arange(len(early)), early, np.ones(len(early)), room)
 
     def order_gates(self) -> None:
-        """Add the rows of gates. Up to every span: child's share of its work <= parent's share of steps to the gate."""
+        """Add the rows of gates. Up to each span: child's share of its work <= parent's share of steps to the gate."""
         np = self.np
         local = {job: number for number, job in enumerate(self.jobs)}
         order = np.argsort(self.job, kind="stable")
@@ -195,7 +195,7 @@ class _Builder:
             self._add(rows, columns[which], shares[which], np.zeros(len(lasts)))
 
     def limit_whole_sessions(self) -> None:
-        """Add the rows of steps at the rate of a whole session: at most those of the job's whole sessions."""
+        """Add the rows that limit the steps at the rate of a whole session to those of the job's whole sessions."""
         mine = self.np.nonzero(self.whole >= 0)[0]
         self._add(self.whole[mine], mine, self.steps[mine], self._whole_steps)
 
@@ -243,8 +243,8 @@ def _modes(
                 continue
             best = speed
             shared = devices < lanes and sharing < 1.0 and offer.thrifty is None
-            ways = [(devices, sharing), (lanes, 1.0)] if shared else [(devices, 1.0)]
-            for lanes_used, factor in ways:
+            options = [(devices, sharing), (lanes, 1.0)] if shared else [(devices, 1.0)]
+            for lanes_used, factor in options:
                 for rate, most in _rates(offer, remaining, devices, factor, fine=fine):
                     yield job, lanes_used, devices, rate, most, offer.worth
 
@@ -252,10 +252,10 @@ def _modes(
 def _rates(
     offer: JobOffer, remaining: int, devices: int, sharing: float, *, fine: bool
 ) -> list[tuple[float, float | None]]:
-    """Return (steps per charged second, most steps at this rate or None): whole sessions first, then the rest.
+    """Return (steps per charged second, most steps at this rate or None): whole sessions first, then the remainder.
 
-    A job that needs more than k whole sessions pays another set-up for the rest. The line from k whole sessions to the
-    cheapest k + 1 that finish the job is a lower bound of what any plan pays.
+    A job that needs more than k whole sessions pays another set-up for the remainder. The line from k whole sessions to
+    the cheapest k + 1 sessions that finish the job is a lower bound of the seconds that any plan pays.
     """
     speed = offer.speeds[devices - 1] * sharing
     whole = speed * offer.terms.useful(offer.cap)
@@ -264,11 +264,11 @@ def _rates(
         return [(whole / offer.cap, None)]
     if count == 0:
         return [(remaining / offer.terms.length_for(remaining / speed), None)]
-    rest = remaining - count * whole
-    if rest < 1:
+    remainder = remaining - count * whole
+    if remainder < 1:
         return [(whole / offer.cap, None)]
-    more = (count + 1) * offer.terms.length_for(remaining / speed / (count + 1)) - count * offer.cap
-    return [(whole / offer.cap, count * whole), (min(rest / more, whole / offer.cap), None)]
+    extra_seconds = (count + 1) * offer.terms.length_for(remaining / speed / (count + 1)) - count * offer.cap
+    return [(whole / offer.cap, count * whole), (min(remainder / extra_seconds, whole / offer.cap), None)]
 
 
 def plannable_jobs(case: Case) -> list[int]:
@@ -316,7 +316,7 @@ def missing_for_gate(case: Case, child: int) -> int:
 
 
 def _opens(case: Case, child: int, parent: int, start: int) -> int:
-    """Return the first instant at which the parent's progress can pass the child's gate."""
+    """Return the earliest instant at which the parent's progress can pass the child's gate."""
     missing = missing_for_gate(case, child)
     if missing <= 0:
         return case.jobs[parent].reaches(case.jobs[child].gate_step)

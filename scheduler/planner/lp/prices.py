@@ -56,7 +56,7 @@ class Prices:
         return total
 
     def admits(self, factors: Sequence[float], patience: float) -> "PriceAdmission":
-        """Return the rule: a session must be worth its price, scaled by one factor per pool class.
+        """Return the rule that a session must be worth its price, scaled by one of ``factors`` per pool class.
 
         The value of the same steps elsewhere or later, times ``patience``, is subtracted from the session's value.
         """
@@ -76,10 +76,10 @@ class PriceAdmission:
         self._worth = prices.worth
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
-        self._prices_asked = [
+        self._scaled_prices = [
             [factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)
         ]
-        self._counts: dict[int, list[float]] = {}  # factor of each job's density, by span
+        self._density_factors: dict[int, list[float]] = {}  # by span, one per job
         self._instant, self._span = -1, 0
 
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
@@ -91,22 +91,22 @@ class PriceAdmission:
             forgone = self._work[job] * steps / self._worth[span]
         else:
             forgone = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
-        price = self._prices_asked[group][span]
+        price = self._scaled_prices[group][span]
         if self._widest[group]:
             price *= self._share(group, session.devices)
         return rate - forgone / length >= price
 
     def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
-        """Return (factor of the density by job, minimum): below it not even the job's longest session is admitted."""
+        """Return (factor of the density by job, minimum): no session is admitted if density x factor is below it."""
         span = self._at(instant)
-        counts = self._counts.get(span)
-        if counts is None:
+        factors = self._density_factors.get(span)
+        if factors is None:
             discount = self._worth[span]
-            counts = self._counts[span] = [
+            factors = self._density_factors[span] = [
                 1.0 - work / discount / worth if worth > 0 else 1.0
                 for work, worth in zip(self._work, self._steps_worth, strict=True)
             ]
-        return counts, self._prices_asked[group][span] * (1.0 - TOLERANCE)
+        return factors, self._scaled_prices[group][span] * (1.0 - TOLERANCE)
 
     def _at(self, instant: int) -> int:
         """Return the span of ``instant``; the last answer is cached."""
@@ -194,7 +194,7 @@ def market_seconds(grid: Grid, market: int) -> float:
     windows = [limit for limit in grid.limits if limit.market == market and limit.last > limit.first + 1]
     for window in windows:
         covered = sum(
-            min(o.lane_seconds for o in grid.limits if o.market == market and o.first <= span < o.last)
+            min(each.lane_seconds for each in grid.limits if each.market == market and each.first <= span < each.last)
             for span in range(window.first, window.last)
         )
         capacity -= max(0.0, min(capacity, covered - window.lane_seconds))

@@ -62,12 +62,12 @@ def split_snapshot(snapshot: Snapshot) -> Parts:
     """Return groups of pools of equal size, with the densest jobs as their cores."""
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     by_kind = grouped((kind_of(view.pool), view) for view in views)
-    matrix = JobMatrix(snapshot, [alike[0].pool for alike in by_kind.values()])
-    smallest = min((len(alike) for alike in by_kind.values()), default=0)
+    matrix = JobMatrix(snapshot, [equal[0].pool for equal in by_kind.values()])
+    smallest = min((len(equal) for equal in by_kind.values()), default=0)
     count = max(1, min(smallest, len(views) // POOLS_PER_GROUP))
     groups: list[list[PoolView]] = [[] for _ in range(count)]
-    for alike in by_kind.values():
-        for number, view in enumerate(alike):
+    for equal in by_kind.values():
+        for number, view in enumerate(equal):
             groups[number % count].append(view)
     kinds = {kind: number for number, kind in enumerate(by_kind)}
     return Parts(_assign_cores(snapshot, matrix, groups, matrix.density, COVER), matrix, kinds)
@@ -76,9 +76,9 @@ def split_snapshot(snapshot: Snapshot) -> Parts:
 def split_by_prices(snapshot: Snapshot, parts: Parts, solved: PartPrices) -> Parts:
     """Return the parts with new cores: the jobs that can nearly pay the prices of one group."""
     prices = _kind_prices(snapshot, parts, [solved])
-    brings = parts.matrix.returns(solved.grid.edges, prices.discount, prices.table)
+    returns = parts.matrix.returns(solved.grid.edges, prices.discount, prices.table)
     groups = [part.pools for part in parts.snapshots]
-    return replace(parts, snapshots=_assign_cores(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
+    return replace(parts, snapshots=_assign_cores(snapshot, parts.matrix, groups, returns, COVER_PRICED, PAYS))
 
 
 def deferrals_outside(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
@@ -118,28 +118,28 @@ def _assign_cores(
     snapshot: Snapshot,
     matrix: JobMatrix,
     groups: Sequence[Sequence[PoolView]],
-    brings: Floats,
+    returns: Floats,
     cover: float,
     pays: float = float("inf"),
 ) -> tuple[Snapshot, ...]:
-    """Return each group with its core: jobs with ``brings`` at least ``pays``, or needed to ``cover`` the hours.
+    """Return each group with its core: jobs with ``returns`` at least ``pays``, or needed to ``cover`` the hours.
 
-    A core includes the jobs that gate them, share their hours or run on its pools. Such families stay together; the
-    best go first, to the group with the least work for its hours.
+    A core includes the jobs that gate those, share their hours or run on its pools. Such families stay together; the
+    family with the best job is assigned first, each to the group with the least work for its hours.
     """
     np, jobs = matrix.np, snapshot.jobs
-    home = {
+    group_of_job = {
         name: number for number, pools in enumerate(groups) for view in pools for run in view.live for name in run.jobs
     }
     hours = [_offered_seconds(snapshot, pools) for pools in groups]
     seconds = np.divide(matrix.steps, matrix.fastest, out=np.zeros(len(jobs)), where=matrix.fastest > 0)
-    order = np.argsort(-brings, kind="stable")
+    order = np.argsort(-returns, kind="stable")
     enough = int(np.searchsorted(np.cumsum(seconds[order]), sum(hours) * cover))
-    least = min(pays, float(brings[order[min(enough, len(jobs) - 1)]]))
-    families = _families(jobs, brings >= max(least, np.finfo(float).tiny), home)
+    least = min(pays, float(returns[order[min(enough, len(jobs) - 1)]]))
+    families = _families(jobs, returns >= max(least, np.finfo(float).tiny), group_of_job)
     families.sort(
         key=lambda family: (
-            -max(float(brings[index]) for index in family),
+            -max(float(returns[index]) for index in family),
             min(jobs[index].position for index in family),
             min(jobs[index].name for index in family),
         )
@@ -149,7 +149,7 @@ def _assign_cores(
     covered = [(0.0 if offered > 0 else float("inf"), number) for number, offered in enumerate(hours)]
     heapify(covered)
     for family in families:
-        fixed = next((home[jobs[index].name] for index in family if jobs[index].name in home), None)
+        fixed = next((group_of_job[jobs[index].name] for index in family if jobs[index].name in group_of_job), None)
         if fixed is None:
             times, number = covered[0]
             heapreplace(covered, (times + float(seconds[family].sum()) / max(1.0, hours[number]), number))
@@ -165,7 +165,7 @@ def _assign_cores(
 def _families(jobs: Sequence[JobView], is_core: Bools, home: Collection[str]) -> list[list[int]]:
     """Return the core jobs and those with a live run, with the jobs that gate them or share their hours, by family.
 
-    Jobs are given by index.
+    A family is a list of job indices.
     """
     parents = {job.gate.parent for job in jobs if job.gate is not None}
     index_of = {job.name: index for index, job in enumerate(jobs) if job.name in parents}
@@ -207,21 +207,21 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
 
 
 def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> float | None:
-    """Return an upper bound of the value of any plan of the whole, by the mean prices of all groups.
+    """Return an upper bound of the value of any plan of the whole snapshot, by the mean prices of all groups.
 
-    It ignores gates and one session at a time, so it is above the sum of the groups' bounds. None if the groups have
-    different time spans.
+    It lets jobs ignore gates and run several sessions at a time, so it is above the sum of the groups' bounds. It is
+    None if the groups have different time spans.
     """
     edges = solved[0].grid.edges
     if any(part.grid.edges != edges for part in solved):
         return None
     prices = _kind_prices(snapshot, parts, solved)
 
-    def proven(factors: Floats) -> float:
+    def bound_at(factors: Floats) -> float:
         table = prices.table * factors[:, None]
         return float((prices.paid * factors).sum()) + parts.matrix.earnings(edges, prices.discount, table)
 
-    return _tightest_bound(proven, len(parts.kinds))
+    return _tightest_bound(bound_at, len(parts.kinds))
 
 
 def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> _KindPrices:
@@ -234,34 +234,34 @@ def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices])
     for part in solved:
         ordinal: dict[tuple[int, int, int], int] = {}
         for limit, price in zip(part.grid.limits, part.prices.tolist(), strict=False):
-            place = (part.kinds[limit.market], limit.first, limit.last)
-            ordinal[place] = ordinal.get(place, -1) + 1
-            key = (*place, ordinal[place])
+            span = (part.kinds[limit.market], limit.first, limit.last)
+            ordinal[span] = ordinal.get(span, -1) + 1
+            key = (*span, ordinal[span])
             sums.setdefault(key, []).append(price)
             keyed.append((key, limit.lane_seconds))
     paid = np.zeros(len(parts.kinds))
     table = np.zeros((len(parts.kinds), len(edges) - 1))
-    for key, several in sums.items():
+    for key, group_prices in sums.items():
         kind, first, last, _ = key
-        table[kind, first:last] += sum(several) / len(several)
+        table[kind, first:last] += sum(group_prices) / len(group_prices)
     for key, lane_seconds in keyed:
         paid[key[0]] += sum(sums[key]) / len(sums[key]) * lane_seconds
     discount = Discount(snapshot.now, snapshot.horizon_seconds)
     return _KindPrices(table, [discount.at(edge) for edge in edges[:-1]], paid)
 
 
-def _tightest_bound(proven: Callable[[Floats], float], kinds: int) -> float:
+def _tightest_bound(bound_at: Callable[[Floats], float], kinds: int) -> float:
     """Return the lowest bound found by scaling the prices kind by kind; any factors give a valid bound."""
     import numpy as np
 
     factors = np.ones(kinds)
-    best = proven(factors)
+    best = bound_at(factors)
     for step in PRICE_STEPS:
         for kind in range(kinds):
             for factor in (step, 1 / step):
                 scaled = factors.copy()
                 scaled[kind] *= factor
-                bound = proven(scaled)
+                bound = bound_at(scaled)
                 if bound < best:
                     best, factors = bound, scaled
                     break

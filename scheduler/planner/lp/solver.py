@@ -53,7 +53,7 @@ SMALL: tuple[Setting, ...] = (
 # because a column may have 100,000 seconds.
 LARGE = (("presolve", "choose"), ("simplex_scale_strategy", 0), ("dual_feasibility_tolerance", 1e-9))
 PERTURBATION = "primal_simplex_bound_perturbation_multiplier"
-# Limits of simplex steps per row. They bound the work independently of the machine's load, so that plans are
+# Limits of simplex steps per row. They limit the work independently of the machine's load, so that plans are
 # reproducible; the time limit only stops a solver that hangs. The dual method needs at most 0.2 steps per row, except
 # with many equal jobs (15,500 steps for 1,000 jobs), where the primal method needs very few.
 STEPS_PER_ROW = 10

@@ -22,7 +22,7 @@ from scheduler.planner.model.count import NEVER, CalendarCount
 from scheduler.planner.model.pool_rules import PoolRules, live_ends
 
 # How the booked sessions differ from the state before: (1, added) or (-1, removed), or the state that started them all.
-Ahead: TypeAlias = "tuple[int, Sequence[PoolUse]] | CapacityState"
+BookingChange: TypeAlias = "tuple[int, Sequence[PoolUse]] | CapacityState"
 
 # Cache sizes: states per pool, further states for each pool that shares them, answers per state.
 STATES_MAX = 1_000
@@ -91,7 +91,7 @@ class _PlannedSessions:
         """Subtract the sessions from the quotas; ``sign`` -1 adds them back."""
         for use in sessions:
             for count in self.counts:
-                count.take(*use, sign)
+                count.subtract(*use, sign)
         if rules.flexible:
             for start, end, places in sessions:
                 charge = Charge(start, end, held=True, devices=places)
@@ -104,7 +104,7 @@ class _PlannedSessions:
     def full_until(self, instant: int, level: int) -> int:
         """Return the end of the stretch from ``instant`` on in which at least ``level`` places are in use.
 
-        Return ``instant`` itself if fewer are. After the n-th begin they are in use until end number n - ``level`` + 1.
+        Return ``instant`` if fewer are in use. After begin number n that many are in use until end n - ``level`` + 1.
         """
         begins, finishes = self.begins, self.finishes
         while (index := bisect_right(begins, instant) - level) >= 0 and finishes[index] > instant:
@@ -121,11 +121,11 @@ class _PlannedSessions:
 
 
 class CapacityState:
-    """The capacity of a pool after a set of sessions. Immutable but for its caches; ``sessions`` are booked, sorted."""
+    """The capacity of a pool after a set of sessions. Only its caches change; ``sessions`` are booked, sorted."""
 
     __slots__ = (
         "_changes", "_family", "_leftovers", "_planned", "_rooms", "_rules",
-        "added", "ahead", "before", "next_states", "seconds", "sessions",
+        "added", "before", "change", "next_states", "seconds", "sessions",
     )  # fmt: skip
 
     def __init__(
@@ -136,10 +136,10 @@ class CapacityState:
         planned: _PlannedSessions | None = None,
     ) -> None:
         self._family, self._rules, self.sessions = family, family.rules, sessions
-        # ``planned`` is computed on demand from the state ``before``, by one started session (``added``) or ``ahead``.
+        # ``planned`` is computed on demand from the state ``before``, by one started session (``added``) or ``change``.
         self.before = before
         self.added: PoolUse | None = None
-        self.ahead: Ahead | None = None
+        self.change: BookingChange | None = None
         self._planned = planned
         self.next_states: dict[PoolUse, CapacityState] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
@@ -167,27 +167,27 @@ class CapacityState:
 
     def without_booked(self, sessions: Sequence[PoolUse]) -> CapacityState:
         """Return the state without some of its booked sessions; raises ValueError for one that is not booked."""
-        rest = list(self.sessions)
-        for one in sessions:
-            rest.remove(one)
-        return self._booked(tuple(rest), (-1, sessions))
+        remaining = list(self.sessions)
+        for use in sessions:
+            remaining.remove(use)
+        return self._booked(tuple(remaining), (-1, sessions))
 
     def with_all_booked(self, after: CapacityState, started: Sequence[PoolUse]) -> CapacityState:
         """Return this state with the sessions booked that were ``started`` between it and ``after``."""
         return self._booked(tuple(sorted([*self.sessions, *started])), after)
 
-    def _booked(self, sessions: tuple[PoolUse, ...], ahead: Ahead) -> CapacityState:
+    def _booked(self, sessions: tuple[PoolUse, ...], change: BookingChange) -> CapacityState:
         if self._family.booked.get(self.sessions) is not self:  # it has started sessions, or was evicted
-            return self._next_state(sessions, ahead)
+            return self._next_state(sessions, change)
         state = self._family.booked.get(sessions)
         if state is None:
-            state = self._family.booked[sessions] = self._next_state(sessions, ahead)
+            state = self._family.booked[sessions] = self._next_state(sessions, change)
             self._family.states += 1
         return state
 
-    def _next_state(self, sessions: tuple[PoolUse, ...], ahead: Ahead) -> CapacityState:
+    def _next_state(self, sessions: tuple[PoolUse, ...], change: BookingChange) -> CapacityState:
         state = CapacityState(self._family, self, sessions)
-        state.ahead = ahead
+        state.change = change
         return state
 
     def with_bounded_cache(self) -> CapacityState:
@@ -203,8 +203,8 @@ class CapacityState:
     def planned(self) -> _PlannedSessions:
         """The planned sessions, computed from the nearest earlier state that has them."""
         if self._planned is None:
-            self._planned = self._started() if self.ahead is None else self._all_booked(self.ahead)
-            self.before = self.added = self.ahead = None
+            self._planned = self._started() if self.change is None else self._all_booked(self.change)
+            self.before = self.added = self.change = None
         return self._planned
 
     def _started(self) -> _PlannedSessions:
@@ -218,15 +218,15 @@ class CapacityState:
             sessions.start(self._rules, use)
         return sessions
 
-    def _all_booked(self, ahead: Ahead) -> _PlannedSessions:
+    def _all_booked(self, change: BookingChange) -> _PlannedSessions:
         past = self.before.planned if self.before is not None else None
         if past is None:
             raise ValueError("only the first state follows from none")
-        if isinstance(ahead, CapacityState):
-            planned = ahead.planned.copy()  # a started and a booked session use the same quota
+        if isinstance(change, CapacityState):
+            planned = change.planned.copy()  # a started and a booked session use the same quota
             planned.ends = past.ends
         else:
-            sign, sessions = ahead
+            sign, sessions = change
             planned = past.copy()
             planned.count(self._rules, sessions, sign)
         planned.book(self.sessions)
@@ -264,7 +264,7 @@ class CapacityState:
         closes, openings, counts, places = rules.closes, rules.openings, planned.counts, rules.places
         shut = after
         while True:
-            # While one limit leaves no room, a change of another limit cannot make any.
+            # While one limit leaves no room, a change of another limit cannot make room.
             index, instant = bisect_right(closes, shut), shut
             if index == len(closes):
                 return NEVER, True
@@ -289,7 +289,7 @@ class CapacityState:
         return change, False
 
     def leftover(self, start: int, places: int = 1) -> int:
-        """Return the seconds left in all windows at ``start`` if they can be used before these end, else NEVER."""
+        """Return the least quota, in seconds, left in a window at ``start`` if it fits before the end, else NEVER."""
         free = self._leftovers.get((start, places))
         if free is None:
             if len(self._leftovers) >= ANSWERS_MAX:
@@ -330,8 +330,8 @@ class CapacityState:
     def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
         """Return the seconds that ``core.quota.longest`` allows, or fewer.
 
-        A planned session may begin at any time of its hold, so the span that it opens is treated as a rolling one. Only
-        the last span opened by a certain charge is exact: its charges do not count after its end.
+        A planned session may begin at any time of its hold, so the span that it opens is treated as a rolling span.
+        Only the last span opened by a certain charge is exact: its charges do not count after its end.
         """
         rules, planned = self._rules, self.planned
         closes, charges = rules.closed[quota.name], planned.charges
@@ -352,8 +352,8 @@ class CapacityState:
             total = RunningTotal(later, by_device=charges_by_device(quota))
             planned.metered[quota.name] = total, rolling_edges(later, quota.span_seconds)
         metered, edges = planned.metered[quota.name]
-        rest, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
-        return begin - start + longest_rolling(metered, edges, begin, rest, span, quota.limit_seconds, pace)
+        cap_left, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
+        return begin - start + longest_rolling(metered, edges, begin, cap_left, span, quota.limit_seconds, pace)
 
     def until_booked(self, start: int) -> int:
         """Return the seconds from ``start`` for which a session leaves every booked session its place."""

@@ -26,7 +26,7 @@ from scheduler.planner.model.session_yield import (
 from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, SessionValues, reference_rate
 
-SMALL = 800  # jobs x classes
+SMALL = 800  # jobs x classes: up to this size a walk is cheap enough to try many
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class JobOffer:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """The rest of a live run, as a session that continues from the newest checkpoint."""
+    """The remainder of a live run, as a session that continues from the newest checkpoint."""
 
     terms: SessionTerms
     start: int
@@ -116,7 +116,7 @@ class LiveSession:
     speed: float
 
     def steps(self, remaining: int) -> int:
-        """Return the steps that it will checkpoint by its end, not counting work since the newest checkpoint."""
+        """Return the steps that the run will checkpoint by its end, without its work since the newest checkpoint."""
         steps = int(self.terms.useful(max(0, self.end - self.start)) * self.speed + TOLERANCE)
         return min(steps, remaining)
 
@@ -142,7 +142,7 @@ class PlannerJob:
     live: LiveSession | None = None
 
     def reaches(self, step: int) -> int:
-        """Return the instant at which its live run has checkpointed ``step``, one of its expected steps."""
+        """Return the instant at which the job's live run checkpoints ``step``, one of its expected steps."""
         return self.free_at or 0 if self.live is None else self.live.reaches(self.view.done_step, step)
 
 
@@ -261,7 +261,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
 def _gate(
     view: JobView, index: dict[str, int], views: list[JobView], snapshot: Snapshot
 ) -> tuple[int | None, int, bool]:
-    """Return (parent's index, step it must reach, whether it never will); the parent is None if nothing is awaited."""
+    """Return (parent's index, step at which the gate opens, whether it never will); None if no parent is awaited."""
     if view.gate is None:
         return None, 0, False
     number = index.get(view.gate.parent)
@@ -274,7 +274,7 @@ def _gate(
 
 
 def _live_session(view: JobView, offer: JobOffer | None, run: LiveRun, now: int) -> LiveSession | None:
-    """Return the rest of a live run; None if the job's speed on that pool is unknown."""
+    """Return the remainder of a live run; None if the job's speed on that pool is unknown."""
     if offer is None:
         return None
     devices = max(1, min(view.needs.devices_max, len(offer.speeds) // len(run.jobs), len(offer.speeds)))
@@ -287,7 +287,7 @@ def _live_session(view: JobView, offer: JobOffer | None, run: LiveRun, now: int)
 
 
 def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
-    """Return, by name of each open job in a live run, the run and the steps that the rest of it will checkpoint."""
+    """Return, by name of each open job in a live run, the run and the steps that it will still checkpoint."""
     jobs = {view.name: view for view in snapshot.jobs}
     return {
         name: (run, session.steps(jobs[name].remaining_steps) if session else 0)
@@ -339,7 +339,7 @@ def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
 
 def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
     """Return the pool classes and each pool's class; pools of a class have equal rules and terms for every job."""
-    telling = list(_distinguishing_jobs(views, pools))
+    distinguishing = list(_distinguishing_jobs(views, pools))
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, pool in enumerate(pools):
         key: tuple[object, ...] = (
@@ -353,7 +353,7 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
             pool.stop_margin_seconds,
             pool.mtbf_seconds,
             pool.sharing,
-            *(_terms_on(view, pool) for view in telling),
+            *(_terms_on(view, pool) for view in distinguishing),
         )
         groups.setdefault(key, []).append(number)
     classes = [
@@ -369,14 +369,14 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
 
 def _distinguishing_jobs(views: list[JobView], pools: list[Pool]) -> Iterator[JobView]:
     """Yield the jobs for which pools may differ. Most jobs have no measurements, and see equal pools."""
-    names, alike = [pool.name for pool in pools], dict[int, bool]()  # by id of a table, which many jobs share
+    names, equal = [pool.name for pool in pools], dict[int, bool]()  # by id of a table, which many jobs share
     for view in views:
         tables = view.rates, view.setup_seconds, view.checkpoint_seconds, view.setup_sigma, view.checkpoint_sigma
         for table in tables:
-            if id(table) not in alike:
-                alike[id(table)] = len(set(map(table.get, names))) < 2
+            if id(table) not in equal:
+                equal[id(table)] = len(set(map(table.get, names))) < 2
         # A job of one step may exceed one pool's longest session.
-        if view.allowed_pools or view.target_step == 1 or not all(alike[id(table)] for table in tables):
+        if view.allowed_pools or view.target_step == 1 or not all(equal[id(table)] for table in tables):
             yield view
 
 
@@ -403,9 +403,9 @@ SHAPES_MAX = 50_000
 
 
 class Columns:
-    """``whole`` is the target step by job, ``last_pool`` the pool of the last session (-1: none of this case).
+    """Lists by job index: ``whole`` has target steps, ``last_pool`` the pools of last sessions (-1: none of this case).
 
-    ``startable`` are (job, earliest start), ``due`` (job, deadline), ``live`` the jobs whose live run will checkpoint
+    ``startable`` has (job, earliest start), ``due`` (job, deadline), ``live`` the jobs whose live run will checkpoint
     steps. ``shapes_by_steps`` caches the shapes of each job by its steps left.
     """
 

@@ -52,13 +52,13 @@ class CalendarCount:
         return cap
 
     def leftover(self, start: int, devices: int = 1) -> int:
-        """Return the seconds left in the window at ``start`` if all can be used before it ends, else NEVER."""
+        """Return the seconds of quota left in the window at ``start`` if all fit before it ends, else NEVER."""
         index = bisect_right(self.starts, start) - 1
         free = self._seconds(index, devices)
         return free if start + free <= self._ends[index] else NEVER
 
-    def take(self, start: int, end: int, devices: int = 1, sign: int = 1) -> None:
-        """Subtract a session from every window it touches; ``sign`` -1 adds it back."""
+    def subtract(self, start: int, end: int, devices: int = 1, sign: int = 1) -> None:
+        """Subtract a session from the quota of every window that it overlaps; ``sign`` -1 adds it back."""
         pace = devices if self.by_device else 1
         index = bisect_right(self.starts, start) - 1
         while index < len(self._ends) and self.starts[index] < end:

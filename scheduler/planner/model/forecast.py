@@ -11,11 +11,11 @@ from jobs.nouns.window import DAY
 from scheduler.core.plan import KeptHours
 from scheduler.core.snapshot import Arrivals, Snapshot
 
-SURE_MIN = 0.5
-# A job that is late by more than this part of its interval is no longer expected.
+PROBABILITY_MIN = 0.5
+# A job that is late by more than this part of its interval is not expected any more.
 LATE_MAX = 0.5
-# Only so many of the newest intervals count.
-DISTANCES_MAX = 12
+# Only this many of the newest intervals count.
+INTERVALS_MAX = 12
 
 
 def rhythm(instants: tuple[int, ...]) -> tuple[int, float] | None:
@@ -27,12 +27,12 @@ def rhythm(instants: tuple[int, ...]) -> tuple[int, float] | None:
     for before, instant in zip((None, *instants), instants, strict=False):
         if before is None or instant - before >= DAY:
             starts.append(instant)
-    distances = [after - before for before, after in pairwise(starts[-DISTANCES_MAX - 1 :])]
-    if not distances:
+    intervals = [after - before for before, after in pairwise(starts[-INTERVALS_MAX - 1 :])]
+    if not intervals:
         return None
-    mean = sum(distances) / len(distances)
-    spread = sqrt(sum((distance - mean) ** 2 for distance in distances) / len(distances)) / mean
-    return round(mean), len(distances) / (len(distances) + 1) * max(0.0, 1.0 - spread)
+    mean = sum(intervals) / len(intervals)
+    spread = sqrt(sum((interval - mean) ** 2 for interval in intervals) / len(intervals)) / mean
+    return round(mean), len(intervals) / (len(intervals) + 1) * max(0.0, 1.0 - spread)
 
 
 def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
@@ -41,10 +41,10 @@ def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
     for arrivals in snapshot.arrivals:
         latest = arrivals.latest
         rate = max((rate.steps_per_second for rate in latest.rates.values()), default=0.0) or 1.0
-        for at, sure in _expected_arrivals(arrivals, snapshot):
+        for at, probability in _expected_arrivals(arrivals, snapshot):
             seconds = round(latest.target_step / rate)
-            hours.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.expected)))
-    return tuple(sorted(hours, key=lambda one: (one.expected_at, one.kind)))
+            hours.append(KeptHours(arrivals.kind, "", at, seconds, round(probability, 3), bool(arrivals.expected)))
+    return tuple(sorted(hours, key=lambda kept: (kept.expected_at, kept.kind)))
 
 
 def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
@@ -54,14 +54,14 @@ def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int
     if arrivals.expected:
         return [(at, 1.0) for at in arrivals.expected if at < until]
     mean_rhythm = rhythm(arrivals.instants)
-    if mean_rhythm is None or mean_rhythm[1] < SURE_MIN:
+    if mean_rhythm is None or mean_rhythm[1] < PROBABILITY_MIN:
         return []
-    seconds, mean_sure = mean_rhythm
+    seconds, regularity = mean_rhythm
     at = arrivals.instants[-1] + seconds
     if at + LATE_MAX * seconds < snapshot.now or (is_open and at <= snapshot.now):
         return []
-    expected_at, sure = [], mean_sure
-    while at < until and sure >= SURE_MIN:
-        expected_at.append((at, sure))
-        at, sure = max(at, snapshot.now) + seconds, sure * mean_sure
+    expected_at, probability = [], regularity
+    while at < until and probability >= PROBABILITY_MIN:
+        expected_at.append((at, probability))
+        at, probability = max(at, snapshot.now) + seconds, probability * regularity
     return expected_at

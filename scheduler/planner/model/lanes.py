@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from scheduler.planner.model.case import JobOffer, PoolClass
 
 # Partners are chosen from this many of the densest waiting jobs.
-PARTNERS_LOOKED_AT = 16
+PARTNERS_MAX = 16
 # The cache of single-job sessions of a pool class is cleared when it holds this many.
 ALONE_MAX = 50_000
 
@@ -63,13 +63,13 @@ def compose(
 
 
 def compose_fuller(
-    group: PoolClass, room: int, job: int, few: Iterable[int], many: Iterable[int], remaining: Sequence[int]
+    group: PoolClass, room: int, job: int, in_turn: Iterable[int], others: Iterable[int], remaining: Sequence[int]
 ) -> CandidateSession | None:
-    """Return the best session with partners from ``few``, or from ``many`` if a device would be idle otherwise."""
-    session = compose(group, room, job, few, remaining)
+    """Return the best session with partners from ``in_turn``, or from ``others`` if a device would be idle."""
+    session = compose(group, room, job, in_turn, remaining)
     if session is None or session.devices == group.pool.devices_per_session:
         return session
-    fuller = compose(group, room, job, many, remaining)
+    fuller = compose(group, room, job, others, remaining)
     return fuller if fuller is not None and len(fuller.lanes) > len(session.lanes) else session
 
 
@@ -94,15 +94,15 @@ def mold(
 ) -> CandidateSession | None:
     """Return the session of ``job`` alone with the best device count, or None if none is worth a launch.
 
-    ``rooms(devices)`` are the seconds available for a count, ``due_in`` those until the deadline (None: no deadline).
-    The count with the fewest device hours among those in time is chosen, or the fastest if none is in time. With
-    ``patient``, return None if the only counts in time have no room now.
+    ``rooms(devices)`` are the seconds available for a count, ``due_in`` the seconds until the deadline (None: no
+    deadline). Of the counts that are in time, the one with the fewest device hours is chosen; if none is in time, the
+    fastest. With ``patient``, return None if the only counts in time have no room now.
     """
     offer = group.offers[job]
     if offer is None:
         return None
     best: tuple[tuple[float, ...], CandidateSession] | None = None
-    waits = False
+    in_time_later = False
     for devices, speed in enumerate(offer.speeds, 1):
         if speed <= 0:
             continue
@@ -110,12 +110,12 @@ def mold(
         in_time = due_in is None or takes + offer.spare(remaining[job], devices) <= due_in
         session = _cut(group, rooms(devices), [(job, devices)], remaining)
         if session is None:
-            waits = waits or in_time
+            in_time_later = in_time_later or in_time
             continue
         rank = (0.0, takes * devices, devices) if in_time else (1.0, takes, devices)
         if best is None or rank < best[0]:
             best = rank, session
-    return None if best is None or (patient and waits and best[0][0] > 0) else best[1]
+    return None if best is None or (patient and in_time_later and best[0][0] > 0) else best[1]
 
 
 class Capacity(Protocol):
@@ -125,7 +125,7 @@ class Capacity(Protocol):
         """Return the longest session that may start at ``start``."""
 
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
-        """Return ``seconds``, or less so that no rest shorter than ``least`` remains."""
+        """Return ``seconds``, or less so that no remainder shorter than ``least`` is left."""
 
 
 def mold_evenly(
@@ -139,7 +139,7 @@ def mold_evenly(
     *,
     patient: bool,
 ) -> CandidateSession | None:
-    """Return the session of :func:`mold` at ``start``, shortened if the rest of its window would be useless."""
+    """Return the session of :func:`mold` at ``start``, shortened if the remainder of its window would be useless."""
     due_in = None if deadline is None else deadline - start
 
     def room(devices: int) -> int:
@@ -166,7 +166,7 @@ def one_job_session(group: PoolClass, offer: JobOffer, room: int, job: int, rema
 
 
 def _one_job_session(offer: JobOffer, room: int, job: int, remaining: int) -> CandidateSession | None:
-    """Return the result of :func:`_cut` for one job on one device; a fast path."""
+    """Return the result of :func:`_cut` for one job on one device, but faster."""
     length = min(offer.session_for(remaining, 1, 1.0), room)
     steps = offer.steps_in(length, 1, 1.0, remaining)
     if steps < remaining:
@@ -187,7 +187,7 @@ def _candidates(group: PoolClass, job: int, waiting: Iterable[int]) -> list[int]
     for other in waiting:
         if other != job and group.offers[other] is not None:
             partners.append(other)
-            if len(partners) == PARTNERS_LOOKED_AT:
+            if len(partners) == PARTNERS_MAX:
                 break
     return partners
 
@@ -195,7 +195,7 @@ def _candidates(group: PoolClass, job: int, waiting: Iterable[int]) -> list[int]
 def _with_partners(
     group: PoolClass, room: int, lead: tuple[int, int], others: list[int], remaining: Sequence[int]
 ) -> Iterable[CandidateSession]:
-    """Yield the lead's session alone, then sessions with the partners of the most value in the lead's time."""
+    """Yield the session of the lead alone, then sessions with the partners that have the most value in its time."""
     lead_only = _cut(group, room, [lead], remaining)
     if lead_only is None:
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlanState:
-    """``bookings`` in schedule order; ``remaining`` steps, ``last_pool`` and end of the last session by job."""
+    """The ``bookings``, in order, and by job: ``remaining`` steps, pool and end (``free_from``) of the last session."""
 
     __slots__ = (
         "_by_job", "_states", "_walked", "bookings", "case_jobs", "free_from", "last_pool", "remaining", "turns",
@@ -78,7 +78,7 @@ class PlanState:
             for job, devices, steps in booking.lanes:
                 remaining[job] += steps
                 if turns:
-                    turns.take(job, -devices * (booking.end - booking.start))
+                    turns.add(job, -devices * (booking.end - booking.start))
                 last_pool[job], free_from[job] = case.columns.last_pool[job], 0
         for job in {job for booking in removed for job, _, _ in booking.lanes}:
             for booking in self.by_job[job]:
@@ -87,8 +87,8 @@ class PlanState:
         states = list(self.states)
         for pool, uses in by_pool.items():
             states[pool] = states[pool].without_booked(uses)
-        rest = [booking for booking in self.bookings if booking not in removed]
-        return PlanState(case, rest, (remaining, last_pool, free_from), turns, states)
+        kept = [booking for booking in self.bookings if booking not in removed]
+        return PlanState(case, kept, (remaining, last_pool, free_from), turns, states)
 
 
 def initial_state(case: Case) -> PlanState:
@@ -104,9 +104,9 @@ def plan_state(case: Case, schedule: Schedule) -> PlanState:
     """Return the state of jobs and pools after ``schedule``."""
     if schedule.state_after is not None and schedule.state_after.case_jobs is case.jobs:
         return schedule.state_after
-    begins = initial_state(case)
-    remaining, last_pool, free_from = begins.remaining.copy(), begins.last_pool.copy(), begins.free_from.copy()
-    turns = begins.turns.copy() if begins.turns else begins.turns
+    first = initial_state(case)
+    remaining, last_pool, free_from = first.remaining.copy(), first.last_pool.copy(), first.free_from.copy()
+    turns = first.turns.copy() if first.turns else first.turns
     by_pool: dict[int, list[PoolUse]] = {}
     bookings = [case.bookings.read(placement) for placement in schedule.placements]
     for booking in bookings:
@@ -115,8 +115,8 @@ def plan_state(case: Case, schedule: Schedule) -> PlanState:
             remaining[job] -= steps
             last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
             if turns:
-                turns.take(job, devices * (booking.end - booking.start))
-    states = [one.with_booked(by_pool[pool]) if pool in by_pool else one for pool, one in enumerate(begins.states)]
+                turns.add(job, devices * (booking.end - booking.start))
+    states = [state.with_booked(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(first.states)]
     return PlanState(case, bookings, (remaining, last_pool, free_from), turns, states)
 
 

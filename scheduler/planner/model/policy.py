@@ -42,7 +42,7 @@ class Admission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """How the dispatcher orders jobs; without any field it goes by density.
+    """How the dispatcher orders jobs; a policy without any field orders them by density.
 
     ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, phase of the horizon).
     ``admits(class, instant, session)`` decides whether a session is worth its hours. ``urgent`` jobs go first while

@@ -20,11 +20,11 @@ class PoolCapacity:
         self, view: PoolView, start: int, until: int, shared: dict[Hashable, CapacityState] | None = None
     ) -> None:
         self.view, self.pool = view, view.pool
-        self.places_of = view.pool.places_of if view.pool.device_counts else _one
+        self.places_of = view.pool.places_of if view.pool.device_counts else _one_place
         states = {} if shared is None else shared
-        alike = _what_counts(view, start)
-        self.state = states[alike].share() if alike in states else first_state(view, start, until)
-        states[alike] = self.state
+        key = _capacity_key(view, start)
+        self.state = states[key].share() if key in states else first_state(view, start, until)
+        states[key] = self.state
 
     def copy(self, state: CapacityState | None = None) -> "PoolCapacity":
         """Return an independent copy, at ``state`` if one is given."""
@@ -57,12 +57,12 @@ class PoolCapacity:
         """Book a session that starts later; its place and quota are no longer available."""
         self.state = self.state.with_booked(((start, end + self.pool.overrun_seconds, self.places_of(devices)),))
 
-    def take(self, start: int, end: int, devices: int = 1) -> None:
+    def start_session(self, start: int, end: int, devices: int = 1) -> None:
         """Start a session; its hold includes the pool's overrun."""
         self.state = self.state.after((start, end + self.pool.overrun_seconds, self.places_of(devices)))
 
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
-        """Return ``seconds``, or half of the window's rest if a full session would leave less than ``least`` behind."""
+        """Return ``seconds``, or half of the window's quota if a full session would leave less than ``least`` of it."""
         overrun = self.pool.overrun_seconds
         free = self.state.leftover(start, self.places_of(devices))
         if free == NEVER or not 0 < free - seconds - overrun < least + overrun:
@@ -71,13 +71,13 @@ class PoolCapacity:
         return half if least <= half < seconds else seconds
 
 
-def _one(devices: int) -> int:
+def _one_place(devices: int) -> int:
     """Return 1: the places of a session on a pool without ``device_counts``. Called a million times per plan."""
     del devices
     return 1
 
 
-def _what_counts(view: PoolView, start: int) -> Hashable:
+def _capacity_key(view: PoolView, start: int) -> Hashable:
     """Return the key that is equal for pools with equal capacity states."""
     pool = view.pool
     return (

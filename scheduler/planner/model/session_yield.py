@@ -33,10 +33,10 @@ class SessionTerms:
 
     def useful(self, length: int) -> float:
         """Return the training seconds in a session of ``length`` seconds that ends with a checkpoint."""
-        rest = length - self.setup - self.margin
-        if rest <= self.interval + self.checkpoint:
-            return float(max(0, rest - self.checkpoint))
-        return rest * self.interval / (self.interval + self.checkpoint) if self.checkpoint else float(rest)
+        usable = length - self.setup - self.margin
+        if usable <= self.interval + self.checkpoint:
+            return float(max(0, usable - self.checkpoint))
+        return usable * self.interval / (self.interval + self.checkpoint) if self.checkpoint else float(usable)
 
     def length_for(self, useful: float) -> int:
         """Return the shortest session that holds ``useful`` training seconds."""

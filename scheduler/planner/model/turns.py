@@ -46,7 +46,7 @@ class Turns:
         """Return the jobs of the share group of ``job``, itself included; empty without a group."""
         return self._group.get(job, ())
 
-    def take(self, job: int, device_seconds: int) -> None:
+    def add(self, job: int, device_seconds: int) -> None:
         """Add the device seconds of a session of ``job``."""
         if job in self._seconds:
             self._seconds[job] += device_seconds
@@ -57,19 +57,19 @@ class Turns:
 
     def next(self, job: int, waiting: Container[int], offers: Sequence[JobOffer | None]) -> int:
         """Return the first job of the group of ``job`` that waits and has an offer; ``job`` if there is none."""
-        members = [one for one in self.group(job) if one in waiting and offers[one] is not None]
+        members = [member for member in self.group(job) if member in waiting and offers[member] is not None]
         return min(members, key=self.rank, default=job)
 
-    def beside(
+    def partners(
         self, lead: int, jobs: Sequence[int], waiting: Container[int], offers: Sequence[JobOffer | None]
     ) -> list[int]:
-        """Return the ``jobs`` that may share a session with ``lead``: of each other group the first in turn."""
-        mine = self.group(lead)
-        return [job for job in jobs if job not in mine and self.next(job, waiting, offers) == job]
+        """Return the ``jobs`` that may share a session with ``lead``: of each other group, the job in turn."""
+        own_group = self.group(lead)
+        return [job for job in jobs if job not in own_group and self.next(job, waiting, offers) == job]
 
-    def seated(self, jobs: Sequence[int], waiting: Container[int], offers: Sequence[JobOffer | None]) -> list[int]:
-        """Return the jobs of a session that was planned for ``jobs``: for each the first in turn of its group."""
-        seats = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
-        if len(seats) < len(jobs):  # several jobs of one group share the session
-            seats = list(dict.fromkeys((*seats, *jobs)))
-        return [job for job in seats if job in waiting]
+    def in_turn(self, jobs: Sequence[int], waiting: Container[int], offers: Sequence[JobOffer | None]) -> list[int]:
+        """Return the jobs of a session that was planned for ``jobs``: instead of each, the job in turn of its group."""
+        members = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
+        if len(members) < len(jobs):  # several jobs of one group share the session
+            members = list(dict.fromkeys((*members, *jobs)))
+        return [job for job in members if job in waiting]

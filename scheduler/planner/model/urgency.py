@@ -1,7 +1,7 @@
-"""Urgency: the factor by which an hour of a job counts because the job is close to its end.
+"""Urgency: the factor by which an hour of a job counts more because the job is close to its end.
 
-It is Smith's index: priority over hours left. Work that is nearly done is finished before more is started, and a small
-remainder is still worth a session. A job that gates others counts with the best chain behind the gate as well.
+Urgency is Smith's index: priority over hours left. So work that is nearly done is finished before more is started, and
+a small remainder is still worth a session. A job that gates others also counts with the best chain behind the gate.
 Urgencies are scaled so that all the remaining work is worth the same as by priorities alone.
 """
 
@@ -56,8 +56,8 @@ def _chain(
         for child in waiting.get(job.name, ())
     ]
     weight, hours, to_gate = 0.0, 0.0, 0
-    for (more, longer), steps, _ in sorted(children, key=lambda child: (-child[0][0] / child[0][1], child[2])):
-        weight, hours, to_gate = weight + more, hours + longer, max(to_gate, steps)
+    for (priority, length), steps, _ in sorted(children, key=lambda child: (-child[0][0] / child[0][1], child[2])):
+        weight, hours, to_gate = weight + priority, hours + length, max(to_gate, steps)
         whole = hours + _hours(job, to_gate)
         if weight / whole > best[0] / best[1]:
             best = (weight, whole)

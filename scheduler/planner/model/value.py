@@ -15,13 +15,13 @@ from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.session_yield import terms
 
 LATE_FACTOR = 0.3
+HORIZON_FACTOR = 0.5
 # The caches of session values are cleared when they hold this many.
 VALUES_MAX = 100_000
-HORIZON_FACTOR = 0.5
 
 
 class Discount:
-    """g(t), a step function of the UTC day."""
+    """The factor g(t) by which the value of an hour falls until the horizon: a step function of the UTC day."""
 
     def __init__(self, now: int, horizon_seconds: int) -> None:
         self._first_day = now // DAY

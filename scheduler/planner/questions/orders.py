@@ -90,7 +90,7 @@ def timetable(case: Case) -> tuple[Placement, ...]:
         if length < offer.shortest(remaining[index]):
             continue
         steps = offer.steps_in(length, devices, 1.0, remaining[index])
-        capacity.take(start, start + length, devices)
+        capacity.start_session(start, start + length, devices)
         remaining[index] -= steps
         lane = PlannedLane(job.view.name, devices, steps)
         placements.append(Placement(capacity.pool.name, start, start + length, (lane,)))

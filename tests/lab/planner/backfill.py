@@ -98,7 +98,7 @@ class _Backfill:
                 continue
             if promised is not None and promised[0] == pool:
                 trial = self.capacities[pool].copy()
-                trial.take(now, now + walltime)
+                trial.start_session(now, now + walltime)
                 if trial.room(promised[1]).seconds < promised[2]:
                     continue
             return pool
@@ -128,7 +128,7 @@ class _Backfill:
         job, end = self.case.jobs[index], now + self._walltime(index, offer)
         devices = next(count for count, speed in enumerate(offer.speeds, 1) if speed >= offer.speeds[-1])
         steps = offer.steps_in(end - now, devices, 1.0, self.left[index])
-        self.capacities[pool].take(now, end)
+        self.capacities[pool].start_session(now, end)
         self.rooms[pool] = self.capacities[pool].room(now).seconds
         self.left[index] -= steps
         self.free_at[index] = end

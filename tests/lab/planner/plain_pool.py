@@ -39,7 +39,7 @@ class PlainPool:
         """Write down a session yet to come."""
         self.sessions.append((start, end + self.pool.overrun_seconds, devices, True))
 
-    def take(self, start: int, end: int, devices: int) -> None:
+    def start_session(self, start: int, end: int, devices: int) -> None:
         """Write down a session that is started."""
         self.sessions.append((start, end + self.pool.overrun_seconds, devices, False))
 
@@ -118,5 +118,5 @@ class PlainPool:
     def _anew(self) -> PoolCapacity:
         found = PoolCapacity(self.view, self.now, self.until)
         for start, held, devices, ahead in self.sessions:
-            (found.book if ahead else found.take)(start, held - self.pool.overrun_seconds, devices)
+            (found.book if ahead else found.start_session)(start, held - self.pool.overrun_seconds, devices)
         return found

@@ -86,7 +86,7 @@ class PlainWalk:
                 self.done[job] += planned_lane.steps
                 self.last_pool[job] = placement.pool
                 self.free_from[job] = max(self.free_from[job], placement.end)
-                self.turns.take(job, planned_lane.devices * (placement.end - placement.start))
+                self.turns.add(job, planned_lane.devices * (placement.end - placement.start))
         self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
 
     def run(self) -> Schedule:
@@ -285,7 +285,7 @@ class PlainWalk:
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         group = self.case.classes[self.case.class_of[pool]]
-        jobs = self.turns.seated(due.jobs, self.keys, group.offers)
+        jobs = self.turns.in_turn(due.jobs, self.keys, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
             return self._molded(now, pool, jobs[0], room, urgent=False)
@@ -333,13 +333,13 @@ class PlainWalk:
         unpinned = (key[3] for key in self._queue(group) if not self.pins[key[3]])
         if not turns:
             return compose(found, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
+        few = turns.partners(lead, free := list(unpinned), self.keys, found.offers)
         return compose_fuller(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]
         end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
-        capacity.take(now, end, session.devices)
+        capacity.start_session(now, end, session.devices)
         self.looked_until[pool] = now
         sharing = capacity.pool.sharing if len(session.lanes) > 1 else 1.0
         planned_lanes = []
@@ -347,7 +347,7 @@ class PlainWalk:
             job = self.case.jobs[lane.job]
             planned_lanes.append(PlannedLane(job.view.name, lane.devices, lane.steps))
             del self.keys[lane.job]
-            self.turns.take(lane.job, lane.devices * (end - now))
+            self.turns.add(lane.job, lane.devices * (end - now))
             offer = self.case.classes[group].offers[lane.job]
             if offer is None:
                 continue
