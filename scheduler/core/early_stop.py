@@ -8,12 +8,12 @@ from jobs.size import counted
 from jobs.spec import StopRule
 from scheduler.core.learning_curve import REACH, forecast_of
 
-_AGREE = 3  # so many forecasts in a row must agree, because the first one of many to stop is right less often
+_AGREE = 3  # forecasts in a row that must agree: each checkpoint makes another, so a single one is wrong too often
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A checkpoint and the metric of the rule; ``good`` ones can be the result, the others only count."""
+    """A checkpoint with the rule's metric as ``value``. Only a ``good`` checkpoint can be the job's result."""
 
     key: str
     step: int
@@ -25,8 +25,8 @@ class Scored:
 class Progress:
     """The state of a job by its early-stopping rule.
 
-    ``best`` is the best checkpoint that can be the result, None while there is none. ``since`` checkpoints in a row
-    were no improvement. ``why`` says why training ends; it is empty while it goes on.
+    ``best`` is the best checkpoint that can be the result, None while there is none. ``since`` is the number of
+    checkpoints after the last improvement. ``why`` is the reason to end the training, empty while it goes on.
     """
 
     best: Scored | None = None
@@ -35,26 +35,26 @@ class Progress:
 
 
 def progress(rule: StopRule, history: Iterable[Scored], target_step: int = 0) -> Progress:
-    """Return the state of a job by its rule, from its checkpoints in the order of their steps and its target step.
+    """Return the state of a job by its rule; ``history`` are its checkpoints in the order of their steps.
 
-    A checkpoint is an improvement when it is better than the best before it by at least ``rule.least``, or by
-    anything where that is 0. A value that is no finite number counts as no improvement.
+    A checkpoint is an improvement if it is better than the last improvement by at least ``rule.least``, or by any
+    amount if that is 0. An infinite value, or one that is not a number, is not an improvement.
     """
     history = list(history)
     best: Scored | None = None
-    mark: float | None = None  # what the next improvement is measured from
+    reference: float | None = None  # the loss of the last improvement
     since = 0
     why = ""
-    for one in history:
-        value = _loss(rule, one.value)
-        if isfinite(value) and one.good and (best is None or value < _loss(rule, best.value)):
-            best = one
-        if isfinite(value) and (mark is None or (value < mark and mark - value >= rule.least)):
-            mark, since = value, 0
+    for scored in history:
+        loss = _loss(rule, scored.value)
+        if isfinite(loss) and scored.good and (best is None or loss < _loss(rule, best.value)):
+            best = scored
+        if isfinite(loss) and (reference is None or (loss < reference and reference - loss >= rule.least)):
+            reference, since = loss, 0
         else:
             since += 1
-        if not why and rule.value is not None and value <= _loss(rule, rule.value):
-            why = f"{rule.metric} is {one.value:.6g} at step {one.step}, and {rule.value:.6g} was asked for"
+        if not why and rule.value is not None and loss <= _loss(rule, rule.value):
+            why = f"{rule.metric} is {scored.value:.6g} at step {scored.step}; the stop rule wants {rule.value:.6g}"
     if not why and rule.patience and since >= rule.patience and best is not None:
         least = f" by {rule.least:g}" if rule.least else ""
         why = (
@@ -62,15 +62,16 @@ def progress(rule: StopRule, history: Iterable[Scored], target_step: int = 0) ->
             f"at step {best.step}"
         )
     if not why and rule.forecast is not None and rule.value is not None:
-        points = [(one.step, one.value) for one in history]
-        if all(_chance(rule, points[: len(points) - late], target_step) < 1 - rule.forecast for late in range(_AGREE)):
-            sure = f"{rule.forecast:.0%}".replace("%", " %")
-            why = f"{rule.metric} will not be {rule.value:.6g} at step {target_step:,}, with {sure} certainty"
+        points = [(scored.step, scored.value) for scored in history]
+        starts = (points[: len(points) - omitted] for omitted in range(_AGREE))
+        if all(_chance(rule, start, target_step) < 1 - rule.forecast for start in starts):
+            certainty = f"{rule.forecast:.0%}".replace("%", " %")
+            why = f"{rule.metric} will not be {rule.value:.6g} at step {target_step:,}, with {certainty} certainty"
     return Progress(best, since, why if best is not None else "")
 
 
 def _chance(rule: StopRule, points: Sequence[tuple[int, float]], target_step: int) -> float:
-    """Return the most that the probability may be to reach the value by the target step; 1 without a forecast."""
+    """Return an upper bound of the probability to reach the rule's value by the target step; 1 without a forecast."""
     newest = points[-1][0] if points else 0
     curve = forecast_of(points, rule.aim) if newest < target_step <= REACH * newest else None
     if curve is None or rule.value is None:
@@ -79,5 +80,5 @@ def _chance(rule: StopRule, points: Sequence[tuple[int, float]], target_step: in
     return sum(curve.chance(rule.value, step) for step in later)
 
 
-def _loss(rule: StopRule, value: float) -> float:
+def _loss(rule: StopRule, value: float) -> float:  # lower is better, whatever the rule's aim
     return value if rule.aim == "low" else -value

@@ -5,13 +5,13 @@
     Queued --activate--> Active --requeue--> Queued        a run ended, work is left
                          Active --finish---> Done          target step reached
                          Active --fail-----> Failed        retries used up, or hopeless
-                         Active --park-----> Held          a hold was asked for, or a failure needs a person
-                         Active --cancelled> Cancelled     a cancel was asked for
-    Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish noted until its run ended
+                         Active --park-----> Held          a hold was requested, or a failure needs a person
+                         Active --cancelled> Cancelled     a cancel was requested
+    Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish recorded until its run ends
     Queued | Held | Failed --finish--> Done               its last checkpoint was found late
-    Active --ask_finish--> Active with the wish           its stop rule ends it; Done when its run ended
+    Active --ask_finish--> Active with the wish           its stop rule ends it; Done when its run has ended
     Held | Failed | Cancelled --release--> Queued         Held | Failed --ask_cancel--> Cancelled
-    Active with a wish --release--> Active                the hold or cancel that was only wished for is withdrawn
+    Active with a wish --release--> Active                the recorded wish (hold, cancel or finish) is withdrawn
     Done --reopen--> Queued                               the checkpoint of its target step was lost
     Done, stopped early --release--> Queued               a person wants the steps that were left
     Done, stopped early --promote--> Queued               the candidate of a sweep is one of the best of its rung
@@ -41,7 +41,7 @@ class IllegalArrow(Refusal, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waits to be planned; after a failure not before ``retry_at``."""
+    """The job waits to be planned; after a failure, it does not start before ``retry_at``."""
 
     since: int
     retry_at: int | None = None
@@ -49,7 +49,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Has a lane in the live run ``run``; ``wish`` is carried out when the run has ended."""
+    """The job has a lane in the live run ``run``; ``wish`` is carried out when the run has ended."""
 
     run: str
     since: int
@@ -60,7 +60,7 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Will not start until released."""
+    """The job will not start until it is released."""
 
     by: str
     why: str
@@ -69,9 +69,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Reached its target step, or stopped early for ``why``, where ``full_target_step`` is what it was to reach.
+    """The job reached its target step, or stopped early because of ``why``, before its ``full_target_step``.
 
-    The candidate of a sweep is stopped early at each rung but the last.
+    The candidate of a sweep stops early at each rung except the last.
     """
 
     at: int
@@ -81,7 +81,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Gave up; ``why`` is an error class, ``message`` is for people."""
+    """The job is not tried again; ``why`` is an error class, ``message`` is for people."""
 
     why: str
     message: str
@@ -90,7 +90,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A person no longer wants it."""
+    """A person does not want the job any more."""
 
     by: str
     at: int
@@ -122,7 +122,7 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
 def finish(state: JobState, now: int, why: str = "", full_target_step: int | None = None) -> Done:
     """Active -> Done: a verified checkpoint at the target step exists. Other states: it was found late.
 
-    ``why`` and ``full_target_step`` are given when the job has learned enough before that, or is at a rung.
+    ``why`` and ``full_target_step`` are set if the job stops early, by its stop rule or at a rung of its sweep.
     """
     if isinstance(state, Active | Queued | Held | Failed):
         return Done(now, why, full_target_step)
@@ -130,7 +130,7 @@ def finish(state: JobState, now: int, why: str = "", full_target_step: int | Non
 
 
 def ask_finish(state: JobState, why: str) -> Active:
-    """Have the running session save and end, and the job be done then. What a person asked for comes first."""
+    """Record the wish that the running session saves and ends, and the job is then done. A person's wish goes first."""
     if isinstance(state, Active) and state.wish is None:
         return replace(state, wish="finish", by="its stop rule", why=why)
     raise IllegalArrow("finish", state)
@@ -151,7 +151,7 @@ def fail(state: JobState, why: str, message: str, now: int) -> Failed | Cancelle
 
 
 def ask_hold(state: JobState, by: str, why: str, now: int) -> Held | Active:
-    """Hold at once, or after the running session saved and ended."""
+    """Queued -> Held; an active job is held after its session has saved and ended."""
     match state:
         case Queued():
             return Held(by, why, now)
@@ -162,7 +162,7 @@ def ask_hold(state: JobState, by: str, why: str, now: int) -> Held | Active:
 
 
 def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
-    """Cancel at once, or after the running session saved and ended."""
+    """Queued, Held or Failed -> Cancelled; an active job is cancelled after its session has saved and ended."""
     match state:
         case Queued() | Held() | Failed():
             return Cancelled(by, now)
@@ -173,7 +173,7 @@ def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
 
 
 def release(state: JobState, now: int) -> Queued | Active:
-    """Held, Failed, Cancelled or stopped early -> Queued; what was only wished for is withdrawn."""
+    """Held, Failed, Cancelled or stopped early -> Queued; the wish of an active job is withdrawn."""
     match state:
         case Held() | Failed() | Cancelled() | Done(full_target_step=int()):
             return Queued(now)
@@ -191,21 +191,21 @@ def promote(state: JobState, now: int) -> Queued:
 
 
 def drop(state: JobState, why: str) -> Done:
-    """Done at a rung -> Done for good, for this reason."""
+    """Done at a rung -> Done with the final reason ``why``: the candidate does not train on."""
     if isinstance(state, Done) and state.full_target_step is not None:
         return replace(state, why=why)
     raise IllegalArrow("drop", state)
 
 
 def reopen(state: JobState, now: int) -> Queued:
-    """Done -> Queued, where the checkpoint of the target step was lost."""
+    """Done -> Queued: the checkpoint of the target step was lost."""
     if not isinstance(state, Done):
         raise IllegalArrow("reopen", state)
     return Queued(now)
 
 
 def retry(state: JobState, now: int) -> Queued:
-    """Failed -> Queued, and Queued that waits after a failure: at once, not when its delay is over."""
+    """Failed, or Queued with a retry delay -> Queued without a delay."""
     match state:
         case Failed() | Queued(retry_at=int()):
             return Queued(now)
@@ -221,7 +221,7 @@ def restart(state: JobState, now: int) -> Queued:
 
 
 def remove(state: JobState, by: str, now: int) -> Cancelled:
-    """Any state without a session -> Cancelled; the store takes the job out of the queue, which frees its name."""
+    """Any state without a session -> Cancelled; the store removes the job from the queue, which frees its name."""
     if isinstance(state, Active):
         raise IllegalArrow("remove", state)
     return Cancelled(by, now)

@@ -18,7 +18,7 @@ from jobs.nouns.window import DAY, EVER, AllTime, Window
 from scheduler.core.ledger import Charge, RunningTotal, cost_within, device_seconds_within, seconds_within
 
 _NEVER = 1 << 62
-BOOKS_SECONDS = 33 * DAY  # the least age of charges that are given; an older use may have left a span open
+BOOKS_SECONDS = 33 * DAY  # callers pass at least the charges of this time; an older use may have left a span open
 
 Instants = tuple[int, int]  # [first second, last second], both included
 Interval = tuple[int, int]  # [start, end)
@@ -54,7 +54,7 @@ def current_quotas(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota
             replace(quota, by_device=True) if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT else quota
             for quota in quotas
         )
-    account = [one for one in observed if one.quota == ACCOUNT and (one.start, one.end) == (EVER.start, EVER.end)]
+    account = [each for each in observed if each.quota == ACCOUNT and (each.start, each.end) == (EVER.start, EVER.end)]
     if not account or any(quota.name == ACCOUNT for quota in quotas):
         return quotas
     return (*quotas, CalendarQuota(ACCOUNT, account[-1].limit, AllTime(), account[-1].source, by_device=by_device))
@@ -87,10 +87,10 @@ def displayed_charges(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]
 def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:
     """Return the limit at ``instant``: the newest observation that covers it, else the declared one."""
     newest: ObservedLimit | None = None
-    for one in observed:
-        covers = one.quota == quota.name and one.start <= instant < one.end
-        if covers and (newest is None or one.at >= newest.at):
-            newest = one
+    for limit in observed:
+        covers = limit.quota == quota.name and limit.start <= instant < limit.end
+        if covers and (newest is None or limit.at >= newest.at):
+            newest = limit
     return declared_limit(quota) if newest is None else newest.limit
 
 
@@ -131,7 +131,7 @@ def longest(
             metered, pace = RunningTotal(near, by_device=quota.by_device), devices if quota.by_device else 1
             return longest_rolling(metered, rolling_edges(near, span), start, cap_seconds, span, limit, pace)
         case FirstUseQuota():
-            edges = {edge for one in observed if one.quota == quota.name for edge in (one.start, one.end)}
+            edges = {edge for limit in observed if limit.quota == quota.name for edge in (limit.start, limit.end)}
             return longest_first_use(
                 charges, start, cap_seconds, quota.span_seconds, lambda at: limit_at(quota, at, observed), edges
             )
@@ -184,7 +184,7 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
 
 def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:
     """Return, sorted, the instants at which the slope of the use within a rolling span changes."""
-    return sorted({edge for one in charges for edge in (one.start, one.end, one.start + span, one.end + span)})
+    return sorted({edge + shift for charge in charges for edge in (charge.start, charge.end) for shift in (0, span)})
 
 
 def longest_rolling(
@@ -197,7 +197,7 @@ def longest_rolling(
 
     With U(t) the known use in (t - span, t], the session [start, start + l) is allowed when for every t >= start
     U(t) + pace * (min(t - start, l) - max(0, t - span - start)) <= limit. U is piecewise linear with integer slopes,
-    so looking at its breakpoints, which are the ``edges``, is exact.
+    so it is exact to check its breakpoints, which are the ``edges``.
     """
     length = min(cap, span)
     first, last = bisect_right(edges, start), bisect_right(edges, start + length + span)
@@ -218,9 +218,8 @@ def longest_rolling(
         total = reached + pace * (point - start)
         if total > limit:
             before = used + pace * (previous - start)
-            slope_times_run = total - before
             room = limit - before
-            length = min(length, previous + room * (point - previous) // slope_times_run - start)
+            length = min(length, previous + room * (point - previous) // (total - before) - start)
             break
         previous, used = point, reached
     for number, point in enumerate(points):
@@ -260,8 +259,8 @@ def meter(pool: str, quota: Quota, charges: Sequence[Charge], at: int, observed:
     charged = charged_within(quota, charges, window)
     held = charged_within(quota, [charge for charge in charges if charge.held], window)
     source, as_of = quota.source, quota.as_of
-    covering = [one for one in observed if one.quota == quota.name and one.start <= at < one.end]
-    if newest := max(covering, key=lambda one: one.at, default=None):
+    covering = [limit for limit in observed if limit.quota == quota.name and limit.start <= at < limit.end]
+    if newest := max(covering, key=lambda limit: limit.at, default=None):
         source, as_of = newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()
     waits = [charge for charge in charges if charge.waited]
     return Meter(
@@ -294,7 +293,7 @@ def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> i
             return None if end == EVER.end else end
 
 
-# First-use spans: a span opens with the first use after the span before closed, whose time may be unknown.
+# First-use spans: a span opens with the first use after the previous span closed. The time of that use may be unknown.
 #
 # Times reported by a platform are certain. Everything else (a hold, a session without reported times, the requested
 # session) is used somewhere inside its interval, or not at all. A session is allowed if no span can exceed its limit,
@@ -345,8 +344,8 @@ def openings(
                         beyond.append((until, until))
                 instant = begins
             instants += opened
-            for one in opened:
-                heappush(heap, (one[0] + span, one[1] + span))
+            for earliest, latest in opened:
+                heappush(heap, (earliest + span, latest + span))
     return instants, beyond
 
 
@@ -385,7 +384,7 @@ def longest_first_use(
 
 
 class _ExcessCheck:
-    """Computes by how much a session from ``start`` is too long."""
+    """Computes by how many seconds a session from ``start`` exceeds the limits of first-use spans."""
 
     def __init__(
         self,
@@ -405,7 +404,7 @@ class _ExcessCheck:
         self._total = RunningTotal(near)
         turns = {edge for charge in near for edge in (charge.start, charge.end)}
         self._turns = turns | {turn - span for turn in turns} | {edge - back for edge in edges for back in (0, 1)}
-        # Spans that may open without the session, from ``start`` on. Beside these instants the session may open one.
+        # When spans may open without the session, from ``start`` on. At other instants only the session may open one.
         self._openings = openings(uses, span, idle)[0]
         self._turns |= {beside for first, last in self._openings for beside in (first - 1, last + 1)}
 
@@ -426,8 +425,8 @@ class _ExcessCheck:
                 beyond = used + own - self._limit_at(max(opens, start))
                 if beyond > 0 and own:
                     excess = max(excess, min(own, beyond))
-                elif beyond > 0 and opens >= start and not any(one <= opens <= other for one, other in self._openings):
-                    excess = max(excess, 1)
+                elif beyond > 0 and opens >= start and not any(low <= opens <= high for low, high in self._openings):
+                    excess = max(excess, 1)  # the session opens a span that exceeds its limit by other use
         return excess
 
 

@@ -1,4 +1,4 @@
-"""Reasons: why a job waits, as data for CLI, logs, reports and pages. It has one: the first class that applies."""
+"""Reasons: why a job waits, as data for CLI, logs, reports and pages. Of the classes that apply, the first counts."""
 
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ class Reason:
         return self.text(zone) + (_when(where, self.planned_start, zone) or later)
 
     def text(self, zone: str = "UTC") -> str:
-        """Return what keeps the job from starting now, and until when."""
+        """Return why the job does not start now, and until when."""
         del zone
         return self.words.format(self)
 
@@ -177,9 +177,7 @@ class AwaitsVerdict(Reason):
     def text(self, _zone: str = "UTC") -> str:
         waits = f"waits for an accepted version of {self.parent}"
         if not self.version:
-            return (
-                f"{waits}; it has none yet, one is made when it is done, or now: schedctl models evaluate {self.parent}"
-            )
+            return f"{waits}; its first version is made when it is done, or now: schedctl models evaluate {self.parent}"
         return f"{waits}; {self.version} is {self.state}: schedctl models show {self.version}"
 
 
@@ -311,9 +309,9 @@ class Outbid(Reason):
     def text(self, _zone: str = "UTC") -> str:
         parts = [f"{self.pool} goes to {self.by}"]
         if self.weight_to_start is not None:
-            parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
+            parts.append(f"would start now at priority {weight_rounded_up(self.weight_to_start):.6g}")
         if self.no_weight:
-            parts.append("no weight would start it now, others come first by their deadlines")
+            parts.append("no priority would start it now, because the deadlines of other jobs come first")
         return "; ".join(parts)
 
 
@@ -321,7 +319,7 @@ class Outbid(Reason):
 class NotItsTurn(Reason):
     """The job has had more than its share of the hours that it shares with other jobs; ``by`` goes first.
 
-    ``part`` is its share of these hours and ``so_far`` the share that it has had; live sessions count in full.
+    ``part`` is its target share of these hours and ``so_far`` the share received so far; live sessions count in full.
     """
 
     code: ClassVar[str] = "share"
@@ -337,16 +335,16 @@ class NotItsTurn(Reason):
 def from_json(data: dict[str, Any]) -> Reason:
     """Return the reason of a :meth:`Reason.to_json` document; raises KeyError for a code of a newer version."""
     kind = _BY_CODE[data["code"]]
-    fields = {name: value for name, value in data.items() if name not in {"code", "sentence"}}
+    values = {name: value for name, value in data.items() if name not in {"code", "sentence"}}
     if kind is NoAllowedPool:
-        fields["allowed"] = tuple(fields["allowed"])
+        values["allowed"] = tuple(values["allowed"])
     if kind is CannotLaunch:
-        fields["precondition"] = Precondition(fields["precondition"])
-    return kind(**fields)
+        values["precondition"] = Precondition(values["precondition"])
+    return kind(**values)
 
 
 def weight_rounded_up(weight: float) -> float:
-    """Return ``weight`` rounded up to three digits: the priority that people read must be enough to start the job."""
+    """Return ``weight`` rounded up to three digits: the displayed priority must be high enough to start the job."""
     if weight <= 0:
         return 0.0
     digits = 2 - floor(log10(weight))
@@ -354,7 +352,7 @@ def weight_rounded_up(weight: float) -> float:
     return rounded if rounded >= weight else round(rounded + 10.0**-digits, digits)
 
 
-def _when(words: str, instant: int | None, zone: str) -> str:
+def _when(words: str, instant: int | None, zone: str) -> str:  # "" for an unknown instant
     return "" if instant is None else f"{words} {show(instant, zone)}"
 
 
@@ -383,7 +381,7 @@ class Cause(StrEnum):
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether a person must correct something outside the scheduler; then the pool opens by itself."""
+        """Whether a person must correct something outside the scheduler; afterwards the pool opens by itself."""
         return self in {Cause.CREDENTIALS, Cause.QUOTA_REFUSED}
 
     @property

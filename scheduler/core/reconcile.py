@@ -1,8 +1,8 @@
 """Reconcile: the steps that bring our records of live runs in line with observations. Pure.
 
 Four rules are applied here and nowhere else. No answer means "unknown" and changes nothing. A run ends only with proof.
-An intent is void only after the platform's visibility delay and a margin, or if the platform proves absence. A session
-that cannot be asked to save is ended by force only if that costs less than waiting for its own end.
+A launch counts as never started only after the platform's visibility delay and a margin, or if the platform proves it.
+A session that cannot be asked to save is ended by force only if that costs less than waiting for its own end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, R
 
 _MESSAGE_MAX = 2_000
 SightingState = Literal["queued", "running", "ended", "absent"]
-StopWay = Literal["store", "platform", "none"]
+StopChannel = Literal["store", "platform", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Sighting:
 
     ``stop_channel`` is how the session can be asked to save: the stop flag in the store, the platform, or none.
     ``exact`` is False if ``ended`` is only the latest possible end. ``wait`` is set for a session in the platform's
-    queue, ``price_microdollars_per_hour`` (by the platform) for one that ended, ``deadline`` for a running one whose
-    length counts from its real start, ``preempted`` for one that its platform preempted. ``contradicts`` names the
-    facts of the pool that it shows to be wrong, each with what happened.
+    queue, ``price_microdollars_per_hour`` (by the platform) for a session that ended, ``deadline`` for a running
+    session whose length counts from its real start. ``preempted`` is True if the platform preempted the session.
+    ``contradicts`` maps each fact of the pool that this session shows to be wrong to a description of what happened.
     """
 
     state: SightingState
@@ -34,7 +34,7 @@ class Sighting:
     started: int | None = None
     ended: int | None = None
     detail: str = ""
-    stop_channel: StopWay = "store"
+    stop_channel: StopChannel = "store"
     exact: bool = True
     wait: Wait | None = None
     price_microdollars_per_hour: int | None = None
@@ -48,12 +48,12 @@ class Facts:
     """The observations of one live run.
 
     ``sighting`` is None if the platform does not list the run; ``reachable`` is False if it did not answer at all.
-    ``asked_at`` is when the answered query was sent, perhaps some cycles ago; None: now. ``ran_at`` is when the
+    ``asked_at`` is when the answered query was sent, perhaps some cycles ago; None means now. ``ran_at`` is when the
     platform last reported the session as running.
     ``complete`` is False if the artifact store did not return everything that the run's lanes wrote; ``heard`` is True
-    if one of them wrote anything.
+    if a lane wrote anything.
     ``lost`` names the outputs that are given up. ``declared`` is a person's statement that the session ended: (end of
-    the charge, how they know).
+    the charge, how the person knows).
     ``results`` are the final reports of lanes by index; ``wishes`` are requests of people by job name.
     ``begun`` are the lanes whose command is known to have begun.
     """
@@ -76,7 +76,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """How one lane ended. ``place_failed``: the session ended by itself before the lane's command had begun."""
+    """How one lane ended. ``place_failed`` is True if the session ended by itself before the lane's command began."""
 
     index: int
     job: str
@@ -108,9 +108,9 @@ class CloseLane:
 class Finish:
     """The run has ended: ``started`` .. ``ended`` is charged; ``started`` None means that it never ran.
 
-    ``proven`` is False if a timeout decided instead of the platform, so that it may be wrong. ``may_live`` is True if a
-    session with access to the artifact store left no final report: a platform also reports lost sessions as ended, and
-    the payload may still train.
+    ``proven`` is False if a timeout or a person decided instead of the platform, so that the end may be wrong.
+    ``may_live`` is True if a session with access to the artifact store left no final report: a platform also reports
+    lost sessions as ended, and the payload may still train.
     """
 
     run: Run
@@ -143,7 +143,7 @@ class ForceStop:
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """The session waits in its platform's queue: its hold, and then its deadline, move, so that it loses no time."""
+    """The session waits in its platform's queue: its hold and its deadline move, so that waiting costs no run time."""
 
     run: Run
     length_seconds: int
@@ -211,8 +211,8 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     if fact.sighting is not None and fact.sighting.state == "absent":
         # Accepted into the platform's queue, and proven never to have started.
         return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
-    gone_from = run.held_until + fact.visibility_seconds + fact.overdue_seconds
-    if fact.sighting is None and fact.reachable and _polled_at(fact, now) > gone_from:
+    absent_from = run.held_until + fact.visibility_seconds + fact.overdue_seconds
+    if fact.sighting is None and fact.reachable and _polled_at(fact, now) > absent_from:
         vanished = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
         return [replace(_finish(fact, vanished, now), proven=False)] if fact.complete else []
     steps: list[Step] = [
@@ -237,9 +237,9 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
 
 
 def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[ForceStop]:
-    """Return a forced stop for a session that ignores its stop, or cannot be asked and costs more than it would lose.
+    """Return a forced stop if the session ignored its stop, or if waiting for its end costs more than a forced stop.
 
-    Without a sighting there is none: the session may have ended, and force may destroy its outputs.
+    Without a sighting the result is empty: the session may have ended, and force may destroy its outputs.
     """
     if fact.sighting is None:
         return []
@@ -276,14 +276,15 @@ def _cannot_be_asked(fact: Facts) -> bool:
 
 
 def _costs(fact: Facts, now: int) -> tuple[int, int]:
-    view = fact.sighting
-    return costs_of_stop(fact.run, None if view is None or view.state == "queued" else _started(fact, view), now)
+    sighting = fact.sighting
+    began = None if sighting is None or sighting.state == "queued" else _started(fact, sighting)
+    return costs_of_stop(fact.run, began, now)
 
 
 def costs_of_stop(run: Run, began: int | None, now: int) -> tuple[int, int]:
     """Return (seconds lost by a forced stop, seconds until the deadline) of a session that cannot be asked to save.
 
-    It is stopped by force if the first is smaller. ``began`` is when it began to train, None if it has not.
+    The session is stopped by force if the first is smaller. ``began`` is when it began to train, None if it has not.
     """
     return 0 if began is None else max(0, now - began), max(0, run.deadline - now)
 
@@ -301,9 +302,9 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
     started = _started(fact, sighting)
     ended = _end(fact, sighting, started, now)
     lanes = tuple(_lane_end(lane, fact, sighting) for lane in fact.run.lanes if lane.outcome is None)
-    # Its lanes first, those that ended before too: a platform may report success for a failed command.
-    over: list[Lane | LaneEnd] = [*fact.run.lanes, *lanes]
-    words = dict.fromkeys(one.message for one in over if one.error_class and one.message)
+    # The errors of lanes go first, because a platform may report success for a failed command.
+    ended_lanes: list[Lane | LaneEnd] = [*fact.run.lanes, *lanes]
+    errors = dict.fromkeys(lane.message for lane in ended_lanes if lane.error_class and lane.message)
     outcomes = [*(end.outcome for end in lanes), *(lane.outcome for lane in fact.run.lanes if lane.outcome)]
     return Finish(
         fact.run,
@@ -311,7 +312,7 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
         started,
         max(started, ended),
         lanes,
-        "; ".join(words) or sighting.detail or "session ended",
+        "; ".join(errors) or sighting.detail or "session ended",
         may_live=sighting.stop_channel == "store" and any(end.index not in fact.results for end in lanes),
         price_microdollars_per_hour=sighting.price_microdollars_per_hour,
     )
@@ -322,10 +323,10 @@ def _polled_at(fact: Facts, now: int) -> int:
 
 
 def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
-    """Return the instant until which a session is charged.
+    """Return the instant until which a session is charged: its end as reported by the platform, if that is exact.
 
-    If the platform does not report it, that is when we saw the end, limited by the hold and by the last report of its
-    lanes plus the platform's overrun. Time for which the platform reported the session as running is always charged.
+    Otherwise it is when we saw the end, limited by the hold and by the last report of the lanes plus the platform's
+    overrun. Time for which the platform reported the session as running is always charged.
     """
     if sighting.exact and sighting.ended is not None:
         return sighting.ended
@@ -334,9 +335,9 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
     ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
     latest = min(now, max(ran, run.held_until) if sighting.ended is None else sighting.ended)
     results = [fact.results[lane.index] for lane in run.lanes if lane.index in fact.results]
-    words = [result.ended_at for result in results]
+    reported = [result.ended_at for result in results]
     # A report from shortly before the start comes from another clock; it counts as the start.
-    ends = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
+    ends = [max(at, started) for at in reported if at is not None and at >= started - CLOCKS_SECONDS]
     if len(ends) == len(run.lanes):
         latest = min(latest, max(ran, max(ends) + longest_wait(results) + run.held_until - run.deadline))
     return max(started, latest)
@@ -356,10 +357,10 @@ def _reported_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: 
     if result is None:
         detail = sighting.detail if sighting is not None else ""
         if isinstance(run.state, Stopping) and sighting is not None and sighting.stop_channel == "none":
-            why = f"ended by force, what it trained since its start is lost: {run.state.why}"
+            why = f"ended by force, its training since its start is lost: {run.state.why}"
             return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:_MESSAGE_MAX])
         if sighting is not None and sighting.preempted:
-            why = f"the platform took it away. {detail}".strip()
+            why = f"the platform preempted it. {detail}".strip()
             return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why)
         if lane.index not in fact.begun:
             why = f"ended before its command had begun. {detail}".strip()
@@ -375,7 +376,7 @@ def _reported_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: 
     return LaneEnd(lane.index, lane.job, outcome, result.checkpoint_step, result.error_class, message)
 
 
-_GRAVITY: Sequence[Outcome] = (
+_BY_SEVERITY: Sequence[Outcome] = (
     Outcome.FINISHED,
     Outcome.YIELDED,
     Outcome.CANCELLED,
@@ -388,18 +389,18 @@ _GRAVITY: Sequence[Outcome] = (
 
 def summary(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the most severe outcome of the lanes, which is the run's outcome."""
-    return max(outcomes, key=_GRAVITY.index, default=Outcome.LOST)
+    return max(outcomes, key=_BY_SEVERITY.index, default=Outcome.LOST)
 
 
 # Spans: the start and deadline of a run's session, where they depend on its real start. Pure.
 ALIKE_SECONDS = 60  # smaller differences from the recorded start are ignored
-_AHEAD = 4  # the hold of a waiting session moves by one part in this many of its length
+_AHEAD = 4  # the deadline of a waiting session moves by this fraction (1/4) of its length more than needed now
 
 
 def moved_span(run: Run, sighting: Sighting | None, now: int, least_seconds: int) -> Postpone | Begin | None:
     """Return the change of a run's span for a session that waits or began at another time; None if there is none.
 
-    The span of a waiting session moves by ``least_seconds`` or more at a time.
+    The span of a waiting session moves by ``least_seconds`` or more at a time, so that it moves rarely.
     """
     if sighting is None:
         return None

@@ -11,10 +11,10 @@ DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The periods for which things are kept, in seconds.
+    """The periods, in seconds, for which checkpoints, events, messages and reports are kept.
 
-    The ``newest`` checkpoints of a job stay, and the first one at or past each of ``milestones`` equal parts of its
-    target step. Others are deleted after ``grace_seconds``, damaged ones after ``damaged_seconds``.
+    The ``newest`` checkpoints of a job stay, and the first checkpoint at or past each of ``milestones`` equal parts of
+    its target step. Others are deleted after ``grace_seconds``, damaged checkpoints after ``damaged_seconds``.
     """
 
     newest: int = 5
@@ -74,34 +74,34 @@ def verdicts(
         if state.pinned:
             return True, "pinned"
         if state.key == resumes_from:
-            return True, "the job goes on from it"
+            return True, "the job resumes from it"
         if state.key in needed:
             return True, needed[state.key]
         if state.fenced:
             return False, "from before the job was restarted"
         if not state.good and now < state.seen_at + rule.damaged_seconds:
-            return True, f"damaged, kept for a look: {state.why}"
+            return True, f"damaged, kept for inspection: {state.why}"
         if not state.good:
             return False, f"damaged: {state.why}"
         if state.key in newest:
             return True, f"number {newest[state.key]} of the newest {rule.newest}"
         if state.key in milestones:
             return True, f"the first past {milestones[state.key]} of the target"
-        return False, f"{len(newest)} newer ones are good, and it is no milestone"
+        return False, f"{len(newest)} newer ones are good, and it is not a milestone"
 
     return {state.key: RetentionVerdict(*verdict(state)) for state in saved}
 
 
 def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candidates: int) -> set[str]:
-    """Return the keys from which the session ``run``, launched at ``launched_at``, may resume.
+    """Return the keys of the checkpoints from which the session ``run``, launched at ``launched_at``, may resume.
 
     These are the newest ``candidates`` at that time, and checkpoints of other runs that became known later, because a
-    few seconds pass between reservation and launch. Its own checkpoints are not among them.
+    few seconds pass between reservation and launch. The session's own checkpoints are not among them.
     """
-    then = [state for state in saved if state.good and not state.fenced and state.seen_at <= launched_at]
+    at_launch = [state for state in saved if state.good and not state.fenced and state.seen_at <= launched_at]
     later = {state.key for state in saved if state.seen_at > launched_at and state.run != run and not state.fenced}
-    then.sort(key=lambda state: (state.step, state.attempt), reverse=True)
-    return later | {state.key for state in then[:candidates]}
+    at_launch.sort(key=lambda state: (state.step, state.attempt), reverse=True)
+    return later | {state.key for state in at_launch[:candidates]}
 
 
 def _milestones(newest_first: Sequence[SavedState], target_step: int, parts: int) -> dict[str, str]:

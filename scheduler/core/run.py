@@ -102,10 +102,10 @@ RunState = Reserved | Submitting | Running | Stopping | Ended
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job's lane in a run. ``restore_step`` is the step that it resumed from; until reported, the planned one.
+    """One job's lane in a run. ``restore_step`` is the step that it resumed from; until reported, the planned step.
 
-    ``begun_at`` is when it was to continue in a session that ran already, on devices of a lane that had ended; None if
-    it began with the session.
+    ``begun_at`` is set for a lane that was added to a running session, on devices of a lane that had ended: it is when
+    the lane was to begin. It is None for a lane that began with the session.
     """
 
     index: int
@@ -117,8 +117,8 @@ class Lane:
     end_step: int | None = None
     error_class: str | None = None
     message: str = ""
-    code: str | None = None  # the digest of its code
-    # Its other folders in the artifact store, by purpose: {"input.base": "input/<digest>"}.
+    code: str | None = None  # the digest of the job's code
+    # The job's other folders in the artifact store, by purpose: {"input.base": "input/<digest>"}.
     trees: Mapping[str, str] = field(default_factory=dict)
     begun_at: int | None = None
 
@@ -132,7 +132,7 @@ class Wait:
     """Why a session waits in its platform's queue, and when the platform expects to start it (None: not reported).
 
     ``place`` is its queue position, 1 for the next; ``since`` is when it was first seen waiting. If the platform can
-    move the deadline, ``deadline`` is the current one and ``length_seconds`` the longest run time.
+    move the deadline, ``deadline`` is the current deadline and ``length_seconds`` the longest run time.
     """
 
     why: str
@@ -165,7 +165,7 @@ class Run:
         return sum(len(lane.devices) for lane in self.lanes if lane.begun_at is None)
 
     def continued_by(self, job: str) -> str:
-        """Return the words that a job continues in another's session; empty if the session began with it."""
+        """Return the note that ``job`` continues in another job's session; empty if it began with the session."""
         lane = next((lane for lane in reversed(self.lanes) if lane.job == job), None)
         return f"continues in the session of {self.lanes[0].job}" if lane and lane.begun_at is not None else ""
 
@@ -173,7 +173,7 @@ class Run:
 def lane_seconds(lanes: Sequence[Lane], start: int, end: int) -> dict[int, int]:
     """Return by index the device seconds of each lane within [start, end) of a session.
 
-    On each device a lane has the time until the next one continues there, so that nothing is counted twice.
+    On each device a lane has the time until the next lane continues there, so that nothing is counted twice.
     """
     seconds = dict.fromkeys((lane.index for lane in lanes), 0)
     for lane in lanes:
@@ -199,7 +199,7 @@ def launch_key(prefix: str, job: str, attempt: int) -> str:
 
 
 def submit(state: RunState, now: int) -> Submitting:
-    """Reserved -> Submitting, or one more attempt of the same key."""
+    """Reserved -> Submitting, or another attempt to submit under the same run ID."""
     match state:
         case Reserved():
             return Submitting(now, 1)

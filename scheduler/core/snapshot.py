@@ -24,7 +24,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class HourShare:
-    """A job's share of the device hours of its ``group``, which has the name of the job that gets the unassigned rest.
+    """A job's share of the device hours of its ``group``, named after the job that gets the unassigned remainder.
 
     ``part`` is the target share, from 0 to 1. ``seconds`` are the device seconds of the job so far, with the full
     length of a live run; ``of_seconds`` are those of the whole group.
@@ -46,7 +46,7 @@ class JobView:
     """An open job, possibly running, as the planner's input.
 
     ``done_step`` counts checkpointed steps only. ``blocked`` is set for a job that must not start at all, for example
-    one on hold. ``running`` is the run ID of its live run. ``rates``, ``setup_seconds`` (from launch to first step) and
+    a held job. ``running`` is the run ID of its live run. ``rates``, ``setup_seconds`` (from launch to first step) and
     ``checkpoint_seconds`` are keyed by the pools that the job may use. ``setup_sigma`` and ``checkpoint_sigma`` are
     relative standard deviations between sessions; a pool with exact values has none.
     """
@@ -79,7 +79,7 @@ class JobView:
     kind: str = ""  # the key of its history in Arrivals; empty: its name
 
     def why_not_before(self, release: int) -> str:
-        """Return why the job may not start before ``release``, as a text to which "until" and the instant are added."""
+        """Return why the job may not start before ``release``; callers append "until" and the instant."""
         if release != self.retry_at:
             return "not to start"
         return f"waits after a failure ({self.last_error})" if self.last_error else "waits after a failure"
@@ -95,7 +95,7 @@ class JobView:
         return max(0, self.target_step - self.done_step)
 
     def speed(self, pool: str, devices: int) -> float:
-        """Return the steps per second on ``devices`` of ``pool``; raises KeyError for a pool it may not use."""
+        """Return the steps per second on ``devices`` of ``pool``. Raises KeyError if the job may not use the pool."""
         gain = self.device_speedup[min(devices, len(self.device_speedup)) - 1]
         return self.rates[pool].steps_per_second * gain
 
@@ -143,7 +143,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that a plan depends on. ``finished`` has the completed fraction of parents that are no longer open.
+    """Everything that a plan depends on. ``finished`` has the completed fraction of parents that are not open now.
 
     ``arrivals`` is the history of the queue, from which the next jobs of each kind are forecast.
     """

@@ -7,12 +7,12 @@ The spread of a set-up or checkpoint time is the relative deviation of single se
 from dataclasses import dataclass, replace
 from math import ceil
 
-_MEMORY = 8  # samples after which older ones lose weight: speeds drift with data, drivers and neighbours
-SURENESS = 1.3
-# Assumed until measured: queues, downloads and installations make a set-up vary by about a third, stores a save.
+_MEMORY = 8  # number of samples from which older ones lose weight: speeds drift with data, drivers and neighbours
+SURENESS = 1.3  # spreads between the mean and the P90; of a normal distribution 1.28
+# Assumed until measured: queues, downloads and installations make a set-up vary by about a third, stores a checkpoint.
 PRIOR_SIGMA = 0.3
-_SURE_SIGMA = 0.02
-# Mean deviations per spread, so that the P90 holds although the estimate moves half way with every session.
+_SURE_SIGMA = 0.02  # the least spread: no estimate is more certain than this
+# The spread is this many mean deviations, so that the P90 holds although the estimate moves half way each session.
 _PER_SURPRISE = 1.5
 
 

@@ -32,10 +32,10 @@ OF_VERDICT = {"accepted": "accept", "rejected": "reject", "inconclusive": "leave
 
 def next_state(state: VersionState, arrow: str) -> VersionState:
     """Return the state after a transition. Raises IllegalArrow if the state does not allow it."""
-    begins, ends = _ARROWS[arrow]
-    if state not in begins:
+    allowed, following = _ARROWS[arrow]
+    if state not in allowed:
         raise IllegalArrow(arrow, state)
-    return ends
+    return following
 
 
 def version_name(model: str, number: int) -> str:
@@ -61,7 +61,7 @@ DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One version on its way to a target, there, or there no more; ``served_at`` is when its health was proven."""
+    """The deployment of one version to a target, past or present; ``served_at`` is when its health was proven."""
 
     id: int
     model: str
@@ -107,7 +107,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A version waits for its deployment; ``paused``: until a person resumes the model."""
+    """A version waits for its deployment; if ``paused``, until a person resumes the model."""
 
     model: str
     number: int
@@ -123,8 +123,9 @@ def decide(
     resumed: Mapping[str, int],
     now: int,
 ) -> list[Due | Waits]:
-    """Return what is due or waits, by target. By model: ``in_force`` promoted numbers, ``resumed`` newest instants."""
-    return [decision for rule in rules if rule.automatic for decision in _at(rule, in_force, rows, resumed, now)]
+    """Return what is due or waits at each target; ``in_force`` and ``resumed`` are keyed by model."""
+    automatic = [rule for rule in rules if rule.automatic]
+    return [decision for rule in automatic for decision in _at_target(rule, in_force, rows, resumed, now)]
 
 
 def paused_by(
@@ -135,29 +136,29 @@ def paused_by(
     ``rows`` are oldest first. A rollback at any target pauses the model at all targets. A failed version is not tried
     again at the same target. A version that served at the target since then ends the pause.
     """
-    ours = [row for row in rows if row.model == model]
-    for place, row in reversed(list(enumerate(ours))):
+    of_model = [row for row in rows if row.model == model]
+    for index, row in reversed(list(enumerate(of_model))):
         if row.ended_at is None or row.state not in {"returned", "failed"}:
             continue
         same_version = row.target == target and row.number == number
-        served_since = any(later.target == row.target and later.served_at is not None for later in ours[place + 1 :])
-        asleep = resumed_at is None or resumed_at < row.ended_at
-        if asleep and not served_since and (row.state == "returned" or same_version):
+        served_since = any(each.target == row.target and each.served_at is not None for each in of_model[index + 1 :])
+        not_resumed = resumed_at is None or resumed_at < row.ended_at
+        if not_resumed and not served_since and (row.state == "returned" or same_version):
             return row
     return None
 
 
-def _at(
+def _at_target(
     rule: DeploymentRule, in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
 ) -> Iterator[Due | Waits]:
-    local_rows = [row for row in rows if row.target == rule.name]
-    serving = {row.model: row for row in local_rows if row.state == "serving"}
-    under_way = {row.model: row for row in local_rows if row.state == "intended"}
+    at_target = [row for row in rows if row.target == rule.name]
+    serving = {row.model: row for row in at_target if row.state == "serving"}
+    under_way = {row.model: row for row in at_target if row.state == "intended"}
     busy = next((f"{row.model}@{row.number}" for row in under_way.values()), "")
-    for model in sorted(filter(rule.serves, in_force), key=lambda one: (one != rule.first, one)):
+    for model in sorted(filter(rule.serves, in_force), key=lambda name: (name != rule.first, name)):
         number = in_force[model]
-        now_there = serving.get(model)
-        if model in under_way or (now_there is not None and now_there.number == number):
+        deployed = serving.get(model)
+        if model in under_way or (deployed is not None and deployed.number == number):
             continue
         cause = paused_by(rows, model, rule.name, number, resumed.get(model))
         if cause is not None:
@@ -166,7 +167,7 @@ def _at(
         elif why := _staged(rule, model, in_force, serving, now):
             yield Waits(model, number, rule.name, why)
         elif busy:
-            yield Waits(model, number, rule.name, f"{model}@{number} waits for {busy}, which is on its way")
+            yield Waits(model, number, rule.name, f"{model}@{number} waits for {busy}, which is being deployed")
         else:
             busy = f"{model}@{number}"
             yield Due(model, number, rule.name)

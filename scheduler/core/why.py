@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scheduler.core.run import Wait
 
 
-NOT_RELEASED = "not_released"  # the code of a reason: their module takes a tenth of the start of a listing
+NOT_RELEASED = "not_released"  # the code of NotReleased; to import its module adds a tenth to the start of a listing
 
 
 def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -> str:
@@ -24,7 +24,7 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -
         case Active(run=run, wish="finish", why=reason):
             return f"runs as {run}, saves and ends early: {reason}"
         case Active(run=run, wish=wish):
-            return f"runs as {run}, {wish} asked for"
+            return f"runs as {run}, {wish} requested"
         case Held(by=by, why=reason):
             return f"by {by}: {reason}" if reason else f"by {by}"
         case Failed(why=reason, message=message):
@@ -56,9 +56,9 @@ def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:
 
 
 def sentence(stored: Mapping[str, Any], zone: str) -> str:
-    """Return a stored reason as a sentence, with instants in ``zone``; an unknown reason keeps its stored sentence.
+    """Return a stored reason as a sentence, with instants in ``zone``.
 
-    Stored sentences are in UTC.
+    A reason that this version does not know keeps its stored sentence, which is in UTC.
     """
     if zone == "UTC" and isinstance(written := stored.get("sentence"), str):
         return written

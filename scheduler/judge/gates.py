@@ -113,18 +113,15 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     )
     bound_text = f"{'at least' if sign > 0 else 'at most'} {wanted:g}"
     if sign * (spread.mean - wanted) < -_ROUNDING:
-        return finding.decided("failed", f"{gate.metric} is {spread.mean:.4g}, where {bound_text} is asked")
+        return finding.decided("failed", f"{gate.metric} is {spread.mean:.4g}, where {bound_text} is required")
     if gate.by == "point":
-        return finding.decided("passed", f"{gate.metric} is {spread.mean:.4g}; {bound_text} is asked of the mean")
+        return finding.decided("passed", f"{gate.metric} is {spread.mean:.4g}; the mean must be {bound_text}")
     bound = low if sign > 0 else high
     if bound is not None and sign * (bound - wanted) >= 0:
-        return finding.decided(
-            "passed", f"{gate.metric} is {bound:.4g} or better for sure; {bound_text} is asked of the bound"
-        )
-    certainty = "nothing can be said for sure" if bound is None else f"only {bound:.4g} is sure"
-    why = (
-        f"{gate.metric} is {spread.mean:.4g}, but from {spread.items:,} items {certainty}, where {bound_text} is asked"
-    )
+        why = f"{gate.metric} is {bound:.4g} or better with 95 % certainty; this bound must be {bound_text}"
+        return finding.decided("passed", why)
+    certainty = "there is no certain bound" if bound is None else f"only {bound:.4g} is certain"
+    why = f"{gate.metric} is {spread.mean:.4g}; from {spread.items:,} items {certainty}, and {bound_text} is required"
     return finding.decided("not_enough_items", why)
 
 
@@ -205,17 +202,17 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
 def decide_guards(guards: Sequence[Finding]) -> list[Finding]:
     """Return the guards with their outcomes, by Holm's method: together they reject an equal version in 5 % of cases.
 
-    A guard fails if harm is proven. It requires no proof of no harm, for which usual sets are too small. If the set is
-    too small to detect harm of the guard's margin, its outcome is ``harm_unclear`` and nothing is promoted.
+    A guard fails if harm is proven. It does not require proof that there is no harm, because usual sets are too small
+    for that. If the set is too small to detect harm of the guard's margin, its outcome is ``harm_unclear``.
     """
     outcomes: dict[int, Finding] = {}
-    order = sorted(range(len(guards)), key=lambda place: _p(guards[place]))
+    order = sorted(range(len(guards)), key=lambda index: _p(guards[index]))
     harmed = True
-    for rank, place in enumerate(order):
+    for rank, index in enumerate(order):
         level = evidence.ALPHA / (len(guards) - rank)
-        harmed = harmed and _p(guards[place]) <= level
-        outcomes[place] = _guard(guards[place], level, harmed=harmed)
-    return [outcomes[place] for place in range(len(guards))]
+        harmed = harmed and _p(guards[index]) <= level
+        outcomes[index] = _guard(guards[index], level, harmed=harmed)
+    return [outcomes[index] for index in range(len(guards))]
 
 
 def _better(result: Finding, changed: int) -> Finding:
@@ -223,12 +220,10 @@ def _better(result: Finding, changed: int) -> Finding:
     if _p(result) <= evidence.ALPHA:
         return result.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(result):.2g}")
     if gain <= 0:
-        return result.decided("failed", f"{metric} is no better: {_diff(gain)}")
+        return result.decided("failed", f"{metric} is not better: {_diff(gain)}")
     if changed < (needed := evidence.clusters_needed()):
-        why = (
-            f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {needed} nothing can"
-        )
-        return result.decided("not_enough_items", f"{why} be shown")
+        why = f"{metric} differs in {changed:,} of {result.clusters:,} clusters; a result needs at least {needed}"
+        return result.decided("not_enough_items", why)
     observation = f"{metric} is better by {gain:.4g}, which may be chance (p {_p(result):.2g})"
     if result.gate.margin and result.smallest_effect is not None and result.smallest_effect <= result.gate.margin:
         return result.decided("failed", f"{observation}; {result.gate.margin:g} would most likely have shown")
@@ -294,14 +289,14 @@ def judge(
     items of the test set that were seen in training, None if unknown.
     """
     if not gates:
-        return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
+        return Judgement("error", "", "the model has no gate; add [[gates]] to its definition", ())
     if in_force is not None and (why := _incomparable(scores, in_force)):
         return Judgement("error", "", why, ())
     findings = [_finding(gate, scores, in_force) for gate in gates]
-    judged = [place for place, one in enumerate(findings) if one.outcome not in ("error", "not_asked")]
-    guards = [place for place in judged if findings[place].gate.kind == "no_harm"]
-    for place, finding in zip(guards, decide_guards([findings[place] for place in guards]), strict=True):
-        findings[place] = finding
+    judged = [index for index, finding in enumerate(findings) if finding.outcome not in ("error", "not_asked")]
+    guards = [index for index in judged if findings[index].gate.kind == "no_harm"]
+    for index, finding in zip(guards, decide_guards([findings[index] for index in guards]), strict=True):
+        findings[index] = finding
     leaks = leaks and _with_means(gates, scores, leaks)
     findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
     return replace(_verdict(tuple(findings), scores), notes=scores.notes, leaks=leaks)
@@ -371,7 +366,7 @@ def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
 
 
 def _doubtful_pass(findings: Sequence[Finding], scores: Scores) -> str:
-    """Return why a pass is doubtful: only judging models that agree too little with people gave it; else ""."""
+    """Return why a pass is doubtful, "" if it is not: it rests only on judging models that rarely agree with people."""
     metrics = [finding.gate.metric for finding in findings if finding.outcome == "passed"]
     doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
     if not metrics or not set(metrics) <= doubtful:
@@ -379,14 +374,14 @@ def _doubtful_pass(findings: Sequence[Finding], scores: Scores) -> str:
     kappa = kappa_of(scores.agreement[metrics[0]])
     lower = "unknown" if kappa.lower is None else f"{kappa.lower:.2f}"
     return (
-        f"only {metrics[0]} speaks for this version, a judging model's word: it agrees with people by {lower} at least "
+        f"only {metrics[0]} passed, and a judging model decides it: its agreement with people is at least {lower} "
         f"over {counted(kappa.labels, 'label')}, where {AGREEMENT_MIN} over {LABELS_MIN} are needed; add another gate"
     )
 
 
 def _incomparable(scores: Scores, in_force: Scores) -> str:
     if scores.model != in_force.model:
-        return f"these are scores of {scores.model}, and those of the promoted version of {in_force.model}"
+        return f"these are scores of {scores.model}, but the promoted version is a version of {in_force.model}"
     if scores.test_set != in_force.test_set:
         return "the promoted version was scored on another test set; evaluate it on this one"
     if scores.scorer != in_force.scorer:

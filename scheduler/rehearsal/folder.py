@@ -13,7 +13,7 @@ from jobs.problem import Refusal
 
 _MARKER = "rehearsal.toml"
 
-# Margins that one machine needs in real seconds, independent of the scaled clock.
+# Margins in real seconds: one machine needs them at any speed of the scaled clock.
 _CYCLE_WALL = 0.2
 _HEARTBEAT_WALL = 0.25
 _GRACE_WALL = 0.6
@@ -35,7 +35,7 @@ class Rehearsal:
 
     @property
     def end(self) -> int:
-        """Scheduled second at which the daemon stops launching."""
+        """The scheduled second at which the daemon stops launching."""
         return self.epoch + round(self.hours * 3_600)
 
     @property
@@ -45,7 +45,7 @@ class Rehearsal:
 
     @property
     def state(self) -> Path:
-        """State folder of the daemon."""
+        """The state folder of the daemon."""
         return self.folder / "state"
 
     @property
@@ -55,7 +55,7 @@ class Rehearsal:
 
 
 def clear(folder: Path) -> None:
-    """Prepare ``folder`` for a new rehearsal; removes files of an earlier rehearsal only."""
+    """Prepare ``folder`` for a new rehearsal: delete an earlier rehearsal. Raises Refusal if it has other files."""
     if folder.exists() and not folder.is_dir():
         raise Refusal(f"{folder} is not a folder", remedy="Name another with --out")
     if folder.exists() and any(folder.iterdir()):
@@ -66,7 +66,7 @@ def clear(folder: Path) -> None:
 
 
 def reopen(folder: Path) -> Rehearsal:
-    """Return the existing rehearsal of ``folder``."""
+    """Return the existing rehearsal of ``folder``. Raises Refusal if there is none or its settings are damaged."""
     try:
         values = tomllib.loads((folder / _MARKER).read_text())
         clock, daemon = values["clock"], values["daemon"]
@@ -100,11 +100,11 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
     document["targets"] = []
-    # a folder for each target: a rehearsal never changes a real target or runs a command there
+    # Each target becomes a folder, because a rehearsal must not change a real target or run a command there.
     for target in base.get("targets", []):
         name = str(target.get("name", ""))
-        place = {"name": name, "kind": "directory", "options": {"path": str(rehearsal.folder / "served" / name)}}
-        document["targets"].append({**target, **place})
+        emulated = {"name": name, "kind": "directory", "options": {"path": str(rehearsal.folder / "served" / name)}}
+        document["targets"].append({**target, **emulated})
     return document
 
 
@@ -122,11 +122,11 @@ def _pool(rehearsal: Rehearsal, pool: Mapping[str, Any]) -> dict[str, Any]:
     raised = dict(pool)
     for key, wall in floors.items():
         floor = math.ceil(wall * rehearsal.scale)
-        raised[key] = f"{max(floor, _written(pool.get(key)))}s"
+        raised[key] = f"{max(floor, _seconds_of(pool.get(key)))}s"
     return raised
 
 
-def _written(value: object) -> int:
+def _seconds_of(value: object) -> int:
     from jobs.duration import parse_duration
 
     return 0 if value is None else parse_duration(value)

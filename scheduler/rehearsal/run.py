@@ -51,7 +51,7 @@ def warm(step, steps, highest):
 
 
 def point(chance):
-    """Return x and y of the next one."""
+    """Return x and y of the next point."""
     x = chance.uniform(-1, 1)
     return x, 3 * x + 1 + chance.gauss(0, 0.1)
 ''',
@@ -59,11 +59,11 @@ def point(chance):
 
 
 @contextmanager
-def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
-    """Run the shipped emulators during the rehearsal, if pools use them.
+def running_emulators(rehearsal: Rehearsal, app: App) -> Iterator[None]:
+    """Run the shipped emulators that pools use until the block ends.
 
-    Like real platforms they survive a crash of the rehearsal: their sessions go on, and a resumed rehearsal finds them.
-    They are ended with the rehearsal, or end by themselves when idle.
+    Like real platforms, they survive a crash of the rehearsal: their sessions go on, and a resumed rehearsal finds
+    them. They end with the rehearsal, or by themselves when they are idle.
     """
     emulators = stand_ins.emulators_of(rehearsal, app)
     try:
@@ -73,7 +73,7 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
         yield
     except BaseException:
         for emulator in emulators:
-            emulator.leave()
+            emulator.release()
         raise
     for emulator in emulators:
         emulator.end()
@@ -115,22 +115,22 @@ def refuse_while_running(rehearsal: Rehearsal) -> None:
     if pid is not None:
         raise Refusal(
             f"{rehearsal.folder} holds a rehearsal whose daemon still runs (process {pid})",
-            remedy=f"Go on with it by --resume, or end it: kill {pid}",
+            remedy=f"Continue it with --resume, or end it: kill {pid}",
         )
 
 
 def read_base(path: Path | None) -> dict[str, Any]:
-    """Return the validated settings to rehearse, with absolute paths.
+    """Return the validated settings to rehearse, with absolute paths. Raises ConfigError, ProblemsFound, Refusal.
 
-    They are validated first, so that an error does not delete an earlier rehearsal and names the user's file. Raises
-    ConfigError, ProblemsFound.
+    Settings are validated before anything is deleted, so that an error keeps an earlier rehearsal and names the user's
+    file.
     """
     from jobs.toml_file import read_toml
 
     path = path or shipped("rehearsal.toml")
     app = load_app(path, _NO_ENVIRONMENT)
     if not app.catalogue.jobs:
-        raise Refusal(f"the model definitions of {path} name no job", remedy="Add one: [[jobs]]")
+        raise Refusal(f"the model definitions of {path} have no job", remedy="Add one: [[jobs]]")
     base = read_toml(path)
     base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
     _refuse_unknown_platforms(path, base["pools"])
@@ -249,7 +249,7 @@ def _is_over(rehearsal: Rehearsal, app: App) -> bool:
 
 def _ended_early(rehearsal: Rehearsal, what: str) -> Refusal:
     return Refusal(
-        f"{what} before the week was over; nothing is lost. Its last words are in {rehearsal.log}",
+        f"{what} before the rehearsal was over; nothing is lost. The reason is at the end of {rehearsal.log}",
         remedy=f"Go on with: {_resume_command(rehearsal)}",
     )
 
@@ -278,7 +278,7 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 
 def week_figures(rehearsal: Rehearsal, app: App) -> Week:
-    """Return the figures of the rehearsed week, from its ledger."""
+    """Return the figures of the rehearsed week, from its ledger. Raises Refusal if Slurm's accounting is unreadable."""
     from scheduler.views.weekly_report import week_facts
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
@@ -288,7 +288,7 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
         remedy = f"Go on with: {_resume_command(rehearsal)}"
         raise Refusal("Slurm's accounting cannot be read", error.why, remedy) from None
     if disagreements is None:
-        _say("Slurm keeps no accounting here, so that the ledger was held against nothing")
+        _say("Slurm keeps no accounting here, so the ledger was not compared with it")
     return replace(week, violations=(*week.violations, *(disagreements or ())))
 
 
@@ -333,7 +333,7 @@ def line_of(app: App, start: int, end: int) -> str:
 
 # A package index with two small packages, which the shipped example requires.
 def named_by(rehearsal: Rehearsal, spec: JobSpec) -> JobSpec:
-    """Return the job, with the rehearsal's package index if it is the shipped example that needs it."""
+    """Return the job; the shipped example that requires packages gets the rehearsal's package index."""
     if spec.requirements is None or not Path(spec.requirements.source).is_relative_to(shipped("own_folder")):
         return spec
     index = rehearsal.folder / "packages"
@@ -353,7 +353,7 @@ def named_by(rehearsal: Rehearsal, spec: JobSpec) -> JobSpec:
 
 
 def _put_wheel(index: Path, name: str, source: str) -> None:
-    """Add a package to a simple index: a page for each name, with links to its wheels."""
+    """Add a package to a simple index, which has a page for each package name with links to its wheels."""
     about, wheel = f"{name}-{_VERSION}.dist-info", f"{name}-{_VERSION}-py3-none-any.whl"
     files = {
         f"{name}.py": source,

@@ -42,7 +42,7 @@ _IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-
 _KAGGLE, _KAGGLE_CREDENTIALS = "kaggle", "kaggle.json"
 _OWNER = "rehearsal"
 # Real seconds on the loopback interface, where answers are fast and a scheduled hour may pass in a second.
-_HASTE = {
+_FAST_OPTIONS = {
     "call_seconds": "5",
     "upload_seconds": "3",
     "push_seconds": "5",
@@ -63,36 +63,36 @@ class Emulator:
         self._command = command
         self._log = log
         self._input = input_text
-        self._left = threading.Event()
+        self._released = threading.Event()
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it is ready. Raises Refusal if it does not start."""
-        self._process = process = self._spawned()
-        if not _heard(process):
-            raise Refusal(f"the stand-in of {self._name} did not start; see {self._log}")
-        threading.Thread(target=self._keep, args=(process,), name=f"{self._name} stand-in", daemon=True).start()
+        """Start the emulator and wait until it is ready. Raises Refusal if it does not start."""
+        self._process = process = self._spawn()
+        if not _is_ready(process):
+            raise Refusal(f"the emulator of {self._name} did not start", remedy=f"Read the reason in {self._log}")
+        threading.Thread(target=self._keep, args=(process,), name=f"{self._name} emulator", daemon=True).start()
 
-    def leave(self) -> None:
-        """Stop managing it; it ends by itself when idle."""
-        self._left.set()
+    def release(self) -> None:
+        """Stop restarting the emulator; it ends by itself when idle."""
+        self._released.set()
 
     def end(self) -> None:
-        """End it and its sessions."""
-        self.leave()
+        """End the emulator and its sessions."""
+        self.release()
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
 
     def _keep(self, process: subprocess.Popen[str]) -> None:
         process.wait()
-        while not self._left.is_set():
-            self._process = again = self._spawned()
-            if not _heard(again):
+        while not self._released.is_set():
+            self._process = restarted = self._spawn()
+            if not _is_ready(restarted):
                 return
-            again.wait()
+            restarted.wait()
 
-    def _spawned(self) -> subprocess.Popen[str]:
+    def _spawn(self) -> subprocess.Popen[str]:
         with self._log.open("ab") as errors:
             process = subprocess.Popen(
                 self._command,
@@ -108,10 +108,10 @@ class Emulator:
         return process
 
 
-def _heard(process: subprocess.Popen[str]) -> bool:
-    """Wait for the first line of a program; return whether it arrived."""
+def _is_ready(process: subprocess.Popen[str]) -> bool:
+    """Wait for the first line of a program, its address; return whether it arrived."""
     if process.stdout is None:
-        raise AssertionError("a pipe was asked for")
+        raise AssertionError("a pipe was requested")
     with process.stdout as output:
         return bool(output.readline())
 
@@ -139,7 +139,7 @@ def emulators_of(rehearsal: Rehearsal, app: App) -> list[Emulator]:
 
 
 def _pools_on(app: App, credentials: Path, address: str) -> list[Pool]:
-    """Return the pools of a shipped emulator, by their credentials; empty if it is running."""
+    """Return the pools whose options name these ``credentials`` of a shipped emulator; empty if it already runs."""
     pools = [pool for pool in app.settings.pools if pool.options.get("credentials") == str(credentials)]
     return [] if not pools or answers(pools[0].options[address]) else pools
 
@@ -154,21 +154,21 @@ def _emulator(
     """Return an emulator on the rehearsal's clock; ``titles`` are its display name, module and folder."""
     title, module, folder = titles
     times = {"--epoch": rehearsal.epoch, "--origin": rehearsal.origin, "--scale": rehearsal.scale}
-    words = [str(word) for pair in {**figures, **times, "--idle-seconds": _IDLE_SECONDS}.items() for word in pair]
-    command = [sys.executable, "-m", f"platforms.emulators.{module}", str(rehearsal.folder / folder), *words, *more]
+    arguments = [str(word) for pair in {**figures, **times, "--idle-seconds": _IDLE_SECONDS}.items() for word in pair]
+    command = [sys.executable, "-m", f"platforms.emulators.{module}", str(rehearsal.folder / folder), *arguments, *more]
     return Emulator(title, command, rehearsal.folder / f"{folder}.log", input_text)
 
 
-def _aimed(
+def _pools_and_address(
     base: dict[str, Any], platform: str, option: str, server: str, why: str, remedy: str
 ) -> tuple[list[Any], str]:
     """Return the pools of a platform to rehearse, and the address of their emulator: ``server``, or a free one here.
 
-    With a ``server``, a pool that is named like the platform becomes one of it. Raises Refusal with ``why`` if
-    no pool is then one of the platform, or if no server answers at that address.
+    With a ``server``, a pool that has the platform's name becomes a pool of that platform. Raises Refusal with ``why``
+    if the platform then has no pool, or if no server answers at that address.
     """
     if server:
-        base["pools"] = [{**one, "platform": platform} if one.get("name") == platform else one for one in base["pools"]]
+        base["pools"] = [{**it, "platform": platform} if it.get("name") == platform else it for it in base["pools"]]
     ours = [pool for pool in base["pools"] if pool.get("platform") == platform]
     if server and not ours:
         raise Refusal(option, why, remedy)
@@ -177,20 +177,20 @@ def _aimed(
     return ours, server or f"http://127.0.0.1:{free_port()}"
 
 
-def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
+def use_kaggle_emulator(base: dict[str, Any], folder: Path, proxy: str) -> None:
     """Point all pools of Kaggle to an emulator: the one at ``proxy``, otherwise the shipped one.
 
     With a proxy the credentials come from the environment, and a pool named kaggle becomes a pool of Kaggle. Raises
     Refusal, Misconfigured.
     """
-    why, remedy = "no pool is one of Kaggle's", "Name one kaggle"
-    ours, address = _aimed(base, _KAGGLE, "--kaggle-proxy", proxy, why, remedy)
+    why, remedy = "the settings have no pool of Kaggle", 'Add a pool, or name a pool "kaggle"'
+    ours, address = _pools_and_address(base, _KAGGLE, "--kaggle-proxy", proxy, why, remedy)
     # Kernels of the shipped emulator can access the artifact folder, as kernels of Kaggle can access an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
     for pool in ours:
-        pool["options"] = {**_HASTE, **own, **pool.get("options", {}), "emulator": address}
+        pool["options"] = {**_FAST_OPTIONS, **own, **pool.get("options", {}), "emulator": address}
         if proxy:
-            try:  # checks the credentials with the foreign server; one that does not answer now may do so later
+            try:  # checks the credentials with the foreign server, which may answer later if it does not now
                 checkup(_KAGGLE, pool["options"], os.environ, clock.real_now(), probe=False)["credentials"]()
             except Misconfigured as error:
                 remedy = f". {error.remedy}" if error.remedy else ""
@@ -219,7 +219,7 @@ def _key(file: Path) -> str:
     return str(json.loads(file.read_text())["key"])
 
 
-def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
+def use_aws_emulator(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     """Point all pools of SageMaker, and the artifact store, to an emulator: at ``endpoint``, or the shipped one.
 
     With an endpoint the credentials come from the usual chain of AWS, a pool named sagemaker becomes a pool of
@@ -227,8 +227,8 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     Raises Refusal, Misconfigured, StoreError.
     """
     wanted = base.pop("artifacts", {})
-    why, remedy = "no pool is one of SageMaker's", "Name one sagemaker, with bucket, role and region in its options"
-    ours, address = _aimed(base, _AWS, "--aws-endpoint", endpoint, why, remedy)
+    why, remedy = "the settings have no pool of SageMaker", 'Name a pool "sagemaker", with bucket, role and region'
+    ours, address = _pools_and_address(base, _AWS, "--aws-endpoint", endpoint, why, remedy)
     if not ours:
         return
     prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
@@ -266,7 +266,7 @@ def _aws_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
     pools = _pools_on(app, credentials, "endpoint")
     if not pools:
         return None
-    # The emulator ignores credentials; these prevent a person's own from being sent. They are random, because secrets
+    # The emulator ignores credentials, but without these a person's own would be sent. They are random, because secrets
     # are redacted everywhere and must not be words of ordinary text.
     key, secret = f"AKIA{secrets.token_hex(8).upper()}", secrets.token_hex(20)
     descriptor = os.open(credentials, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -309,8 +309,8 @@ _SLURM_SCALE_MAX = 1_200.0
 _SLURM = "slurm"
 # Delays of Slurm and of process starts, in real seconds.
 _WALL = {"start_delay": 2.0, "setup": 3.0, "stop_margin": 2.0, "overrun": 4.0, "visibility": 5.0}
-_LOOKS, _LOOK_WALL_SECONDS = 10, 0.5  # accounting records are written a moment later
-_LEAVES_SECONDS = 5  # real seconds until a duplicate job of a key notices the other
+_READS, _READ_WALL_SECONDS = 10, 0.5  # accounting is read again, because its records are written a moment later
+_DUPLICATE_SECONDS = 5  # real seconds until a duplicate job of a run ID notices the other and ends
 
 
 def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
@@ -318,7 +318,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
     if scale > _SLURM_SCALE_MAX:
         raise Refusal(
             "--slurm",
-            f"its jobs work in real seconds, of which --scale {scale:g} leaves too few",
+            f"its jobs need real seconds, and --scale {scale:g} leaves too few",
             f"Choose {_SLURM_SCALE_MAX:g} or less",
         )
     if any(pool.get("name") == _SLURM for pool in base["pools"]):
@@ -329,7 +329,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
         cluster = cluster_of(options)
     except PlatformError as error:
         why = f"--slurm: no cluster of this machine answers ({error.why})"
-        raise Refusal(why, remedy="Try sinfo; SLURM_CONF names its file") from None
+        raise Refusal(why, remedy="Run sinfo to see the error; SLURM_CONF must name the cluster's file") from None
     gres = {"gres": cluster.gres} if cluster.gres else {}
     # Unique to this rehearsal, because Slurm remembers job names for a while.
     place = {"folder": str(folder / f"slurm-{secrets.token_hex(4)}"), "command_seconds": "30"}
@@ -344,7 +344,7 @@ def add_slurm_pool(base: dict[str, Any], folder: Path, scale: float) -> None:
 
 
 def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
-    """Return by how much ledger and Slurm's accounting differ, from 1 s on; None without it. Raises PlatformError."""
+    """Return by how much (from 1 s on) ledger and Slurm's accounting differ; None without it. Raises PlatformError."""
     pool = next((pool for pool in app.settings.pools if pool.name == _SLURM and pool.platform == "slurm"), None)
     if pool is None or not pool.options.get("folder", "").startswith(f"{rehearsal.folder}/"):
         return ()
@@ -354,14 +354,14 @@ def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
         charges = fold(ledger.entries(tx)).get(_SLURM, ())
     ours = grouped((charge.run or "nobody", (charge.start, charge.end)) for charge in charges)
     result: tuple[str, ...] = ()
-    for _ in range(_LOOKS):
+    for _ in range(_READS):
         theirs = accounting_of(pool.options)
         if theirs is None:
             return None
         result = tuple(_differences(rehearsal, ours, theirs, app.settings.zone))
         if not result:
             break
-        clock.pause(_LOOK_WALL_SECONDS)
+        clock.pause(_READ_WALL_SECONDS)
     return result
 
 
@@ -371,8 +371,9 @@ def _differences(
     for key in sorted({*ours, *accounting}):
         mine = ours.get(key, [])
         theirs = [(_scheduled(rehearsal, start), _scheduled(rehearsal, end)) for start, end in accounting.get(key, ())]
-        long = [last - first > _LEAVES_SECONDS * rehearsal.scale for first, last in theirs if (first, last) not in mine]
-        if any(each not in theirs for each in mine) or any(long):
+        longest_duplicate = _DUPLICATE_SECONDS * rehearsal.scale
+        unknown = any(last - first > longest_duplicate for first, last in theirs if (first, last) not in mine)
+        if unknown or any(each not in theirs for each in mine):
             yield f"accounting: of {key} Slurm has {_words(theirs, zone)}, the ledger {_words(mine, zone)}"
 
 

@@ -123,7 +123,7 @@ def test_nothing_goes_before_its_grace_and_components_go_last(ports: Ports, stor
         marked = {mark.key: mark for mark in checkpoints.marked(tx)}
     assert [int(key[-24:-12]) for key in marked] == [1, 2, 3]
     assert {mark.delete_at for mark in marked.values()} == {NOW + DAY}
-    assert {mark.why for mark in marked.values()} == {"2 newer ones are good, and it is no milestone"}
+    assert {mark.why for mark in marked.values()} == {"2 newer ones are good, and it is not a milestone"}
     retain(ports, NOW + DAY - 1)
     assert manifests(store) == [1, 2, 3, 4, 5]
     retain(ports, NOW + DAY)

@@ -92,7 +92,7 @@ def test_an_accepted_version_is_put_in_force_and_its_checkpoint_stays(world: Wor
     assert (said.verdict, said.evidence["set_uses"], said.evidence["in_force"]) == ("accepted", 1, None)
     (finding,) = said.evidence["findings"]
     assert (finding["items"], finding["clusters"], finding["value"]) == (40, 40, 0.95)
-    assert kept["ufm"] in {"it is ufm@1", "the job goes on from it"}
+    assert kept["ufm"] in {"it is ufm@1", "the job resumes from it"}
     assert told == ["version.judged", "version.accept", "model.promote"]
     assert verify(world.database) == []
 
@@ -104,7 +104,7 @@ def test_a_gate_refuses_and_what_was_in_force_stays(world: World) -> None:
     with world.database.read() as tx:
         found = versions.get(tx, "ufm", 2)
         (said,) = evaluations.verdicts_of(tx, found)
-    assert "atomicity is 0.5, where at least 0.9 is asked" in found.why
+    assert "atomicity is 0.5, where at least 0.9 is required" in found.why
     assert said.evidence["findings"][0]["examples"][0]["item"] == "item-20"
 
 

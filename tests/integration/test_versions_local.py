@@ -100,7 +100,7 @@ def test_a_model_is_trained_judged_and_put_in_force_and_the_next_one_refused(
         jobs.restart(tx, "ufm", ports.clock.now(), "somebody")
     second = until(lambda: judged(2), "the second verdict")
     assert second.state == "rejected"
-    assert "atomicity is 0.5, where at least 0.9 is asked" in second.why
+    assert "atomicity is 0.5, where at least 0.9 is required" in second.why
     with database.read() as tx:
         assert versions.in_force(tx, "ufm") == first
         (verdict,) = evaluations.verdicts_of(tx, second)

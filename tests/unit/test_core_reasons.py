@@ -72,7 +72,7 @@ CASES: list[tuple[Reason, list[str]]] = [
     (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
     (
         Outbid("kaggle", "uff-main", 3.14159, 4.5, planned_pool="desk", planned_start=AT),
-        ["kaggle goes to uff-main", "weight 4.5; planned on desk at Sat 21 Nov 14:05 UTC"],
+        ["kaggle goes to uff-main", "priority 4.5; planned on desk at Sat 21 Nov 14:05 UTC"],
     ),
     (Outbid("kaggle", "uff-main", None, None), ["kaggle", "uff-main"]),
     (
@@ -152,7 +152,7 @@ def test_a_weight_told_to_people_has_three_digits_and_is_enough(weight: float, t
     ("state", "words"),
     [
         (Active("run-1", 0), "runs as run-1"),
-        (Active("run-1", 0, "hold", "anna", "later"), "runs as run-1, hold asked for"),
+        (Active("run-1", 0, "hold", "anna", "later"), "runs as run-1, hold requested"),
         (Held("anna", "later", 0), "by anna: later"),
         (Held("anna", "", 0), "by anna"),
         (Failed("code", "KeyError", 0), "code: KeyError"),

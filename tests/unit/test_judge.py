@@ -127,13 +127,13 @@ def test_four_clusters_that_differ_show_nothing_whatever_their_number() -> None:
     before, new = [0] * 400, [1] * 8 + [0] * 392
     found = judge([QualityGate("pass", "better", margin=0.5)], scored(new, 2), scored(before, 2))
     assert (found.verdict, found.unclear) == ("inconclusive", "not_enough_items")
-    assert "differs in 4 of 200 clusters, and with fewer than 5" in found.reason
+    assert "differs in 4 of 200 clusters; a result needs at least 5" in found.reason
 
 
 def test_reasons_say_which_way_a_version_went() -> None:
     same, worse = scored(ones(5, 9)), scored(ones(4, 9))
-    assert judge([BETTER], same, same).reason == "pass is no better: the same"
-    assert judge([BETTER], worse, same).reason == "pass is no better: worse by 0.1111"
+    assert judge([BETTER], same, same).reason == "pass is not better: the same"
+    assert judge([BETTER], worse, same).reason == "pass is not better: worse by 0.1111"
     gate = QualityGate("pass", "not_worse", margin=0.9)
     assert "better by 0.1111" in judge([gate], same, worse).findings[0].reason
 

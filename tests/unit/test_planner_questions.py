@@ -147,7 +147,7 @@ def test_the_weight_that_is_told_starts_the_job(name: str, with_incumbent: bool)
     incumbent = Planner(QUICK).plan(snapshot) if with_incumbent else None
     reason = explain(snapshot, name, QUICK, incumbent)
     assert isinstance(reason, Outbid)
-    told = re.search(r"at weight ([0-9.]+)", reason.sentence())
+    told = re.search(r"at priority ([0-9.]+)", reason.sentence())
     assert told is not None
     assert float(told[1]) == reason.weight_to_start
 
@@ -248,7 +248,7 @@ def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: 
     assert reason.by == "due"
     assert reason.weight_to_start is None
     assert reason.no_weight
-    assert "no weight would start it now" in reason.sentence()
+    assert "no priority would start it now" in reason.sentence()
     assert from_json(reason.to_json()) == reason
     assert "no_weight" not in replace(reason, no_weight=False).to_json()
 

@@ -48,7 +48,7 @@ def test_of_two_attempts_at_one_step_the_later_is_newer() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"resumes_from": "k10-1"}, "the job goes on from it"),
+        ({"resumes_from": "k10-1"}, "the job resumes from it"),
         ({"needed": {"k10-1": "a live session may read it"}}, "a live session may read it"),
     ],
 )
@@ -85,10 +85,10 @@ def test_each_verdict_says_why() -> None:
     said = verdicts(states, None, {}, 400, RULE, NOW)
     assert {key: (verdict.stays, verdict.why) for key, verdict in said.items()} == {
         "k10-1": (True, "pinned"),
-        "k20-1": (False, "2 newer ones are good, and it is no milestone"),
+        "k20-1": (False, "2 newer ones are good, and it is not a milestone"),
         "k21-1": (False, "damaged: torn"),
         "k110-1": (True, "the first past 25 % of the target"),
-        "k120-1": (False, "2 newer ones are good, and it is no milestone"),
+        "k120-1": (False, "2 newer ones are good, and it is not a milestone"),
         "k395-1": (True, "number 2 of the newest 2"),
         "k399-1": (True, "number 1 of the newest 2"),
     }
@@ -99,7 +99,7 @@ def test_a_damaged_one_is_kept_for_a_look_until_the_second_its_time_is_over() ->
     over = saved(11, good=False, age=RULE.damaged_seconds)
     said = verdicts([young, over, saved(20)], None, {}, 400, RULE, NOW)
     assert said["k10-1"].stays is True
-    assert said["k10-1"].why == "damaged, kept for a look: torn"
+    assert said["k10-1"].why == "damaged, kept for inspection: torn"
     assert said["k11-1"].stays is False
 
 

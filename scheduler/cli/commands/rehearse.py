@@ -75,13 +75,13 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         base = run.read_base(cli.options.config)
         if slurm:
             stand_ins.add_slurm_pool(base, out, scale)
-        stand_ins.stand_in_for_kaggle(base, out, kaggle_proxy)
-        stand_ins.stand_in_for_aws(base, out, aws_endpoint)
+        stand_ins.use_kaggle_emulator(base, out, kaggle_proxy)
+        stand_ins.use_aws_emulator(base, out, aws_endpoint)
         run.refuse_while_running(rehearsal)
         clear(out)
         app = run.prepare(rehearsal, base, seed)
     begun = reopen(out)
-    with run.standing_in(begun, app):
+    with run.running_emulators(begun, app):
         run.run_daemon(begun, app)
     stop_clock(begun, app.clock.now())
     app = run.open_app(begun)

@@ -127,7 +127,7 @@ def test_a_refusal_shows_the_items_that_count_against_it(judge: Judge, schedctl:
     schedctl("models", "evaluate", "ulm")
     judge.end("ulm-eval-1", 0.5)
     text = schedctl("models", "show", "ulm").out
-    assert "atomicity is 0.5, where at least 0.9 is asked" in text
+    assert "atomicity is 0.5, where at least 0.9 is required" in text
     assert "atomicity of item-10: 0  def f" in text
     overruled = schedctl("models", "overrule", "ulm@1")
     assert overruled.code == Exit.USAGE

@@ -277,7 +277,7 @@ def test_the_weight_that_would_start_an_outbid_job_is_true(contest: Database, sc
         plans.save(tx, Plan(NOW, (), (Deferral("small", Outbid("kaggle", "big", 1.25, None)),)), NOW)
     document = schedctl("plan", "explain", "small", "--json").document
     weight = document["reason"]["weight_to_start"]
-    assert f"would start now at weight {weight:.6g}" in document["answer"]
+    assert f"would start now at priority {weight:.6g}" in document["answer"]
     assert "kaggle goes to big" in schedctl("plan", "explain", "small").out
     tried = schedctl("plan", "what-if", "--weight", f"small={weight}", "--json").document["plan"]
     now = [found for found in tried["placements"] if found["start"] <= NOW]

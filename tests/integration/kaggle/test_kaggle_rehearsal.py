@@ -16,7 +16,7 @@ from jobs.nouns.window import Window
 from jobs.problem import Refusal
 from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
-from scheduler.rehearsal.stand_ins import stand_in_for_kaggle
+from scheduler.rehearsal.stand_ins import use_kaggle_emulator
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
 from tests.lab.kaggle import FLIPPED, drawn_answers
@@ -106,7 +106,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
         ("kaggle", "another", "", "are refused"),
         ("kaggle", "", "", "no credentials found"),
         ("kaggle", "any", "http://127.0.0.1:9", "no server answers"),
-        ("desk", "any", "", "no pool is one of Kaggle's"),
+        ("desk", "any", "", "no pool of Kaggle"),
     ],
 )
 def test_what_cannot_work_is_refused_before_an_earlier_rehearsal_is_cleared(
@@ -115,7 +115,7 @@ def test_what_cannot_work_is_refused_before_an_earlier_rehearsal_is_cleared(
     for name, text in {"KAGGLE_USERNAME": "alice" if key else "", "KAGGLE_KEY": key, "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(Refusal, match=says):
-        stand_in_for_kaggle(
+        use_kaggle_emulator(
             {"pools": [{"name": pool, "platform": "local"}]}, tmp_path, address or account.server.address
         )
 
