@@ -309,7 +309,7 @@ class Daemon:
         before, self._logged_up_to = self._logged_up_to, tell_endings(self._ports, self._logged_up_to)
         if before != self._logged_up_to:
             self._mail_now()
-        self._work.note(self._ports, self._ports.clock.now())
+        self._work.record(self._ports, self._ports.clock.now())
         self._notify_progress()
         with self._ports.database.read() as tx:
             live = runs.live(tx)

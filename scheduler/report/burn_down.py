@@ -1,4 +1,4 @@
-"""Burn-down charts: the unused part of a quota over its window, measured and as planned. Pure."""
+"""Burn-down charts: the unused part of a quota over its window, as measured and as planned. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class BurnDown:
     """The unused amount of a quota over time: (instant, amount left), in ``unit``.
 
     ``measured`` goes from the window's start to now, ``ahead`` continues with reserved and planned sessions. The chart
-    of a rolling quota spans one length of it before and after now, and use older than that length counts no more.
+    of a rolling quota shows the length of the quota before and after now. Use older than that length does not count.
     """
 
     pool: str
@@ -36,7 +36,7 @@ class BurnDown:
 
     @property
     def left(self) -> int:
-        """The amount left now; reserved time counts only as it passes."""
+        """The amount left now. Reserved time does not count before it has passed."""
         return self.measured[-1][1]
 
     @property
@@ -53,7 +53,7 @@ def burn_down_of(
     planned: Sequence[Charge],
     now: int,
 ) -> BurnDown:
-    """Return the chart of the window that counts at ``now``; ``planned`` are charges of planned sessions."""
+    """Return the chart of the quota window that contains ``now``; ``planned`` are charges of planned sessions."""
     rolling = isinstance(quota, RollingQuota)
     if isinstance(quota, RollingQuota):
         window = Window(now - quota.span_seconds, now + quota.span_seconds)
@@ -80,16 +80,16 @@ def burn_down_of(
 def _used(
     charges: Sequence[Charge], window: Window, instants: Sequence[int], reach: int, quota: Quota
 ) -> Iterator[tuple[int, int]]:
-    """Yield (instant, amount used so far) at each change of the rate of use in the window, and at ``instants``.
+    """Yield (instant, amount used so far) where the rate of use changes in the window, and at ``instants``.
 
-    With a ``reach`` in seconds (a rolling quota), use older than that does not count.
+    ``reach`` is the length of a rolling quota in seconds, else 0; use older than that does not count.
     """
     money, by_device = isinstance(quota, MoneyQuota), charges_by_device(quota)
     paces: dict[int, int] = dict.fromkeys(instants, 0)
     for charge in charges:
         weight = charge.sign * (charge.price_microdollars_per_hour if money else charge.devices if by_device else 1)
         for shift, pace in ((0, weight), (reach, -weight)) if reach else ((0, weight),):
-            # Use before a window does not count in it; with a reach each charge is subtracted again later.
+            # Use before a window does not count. With a reach, each charge is subtracted again when it is too old.
             begin = charge.start + shift if reach else max(charge.start, window.start)
             end = min(charge.end + shift, window.end)
             if begin < end:
@@ -113,7 +113,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150, *, axes: bool = True) -> str:
-    """Return the SVG: the measured line, the planned one dotted, and a straight line of even use for comparison.
+    """Return the SVG: a solid line of measured use, a dotted line of planned use, and a straight line of even use.
 
     Without ``axes`` it is a sparkline.
     """

@@ -1,8 +1,8 @@
-"""Parts shared by all charts: colours, scales, time axes, and escaped text for SVG. Pure.
+"""Parts of all charts: colours, scales, time axes, and escaped text for SVG. Pure.
 
-A chart fills the width of its container: horizontal positions are per cent, vertical ones are pixels, so text has the
-same size on a phone and on a wide screen. With a ``width`` in pixels it is a stand-alone picture that includes its
-style. Colours are CSS classes of :data:`STYLE`, which is also part of the page's style sheet.
+A chart fills the width of its container. Horizontal positions are per cent and vertical positions are pixels, so text
+has the same size on a phone and on a wide screen. With a ``width`` in pixels a chart is a stand-alone picture that
+includes its style. Colours are CSS classes of :data:`STYLE`, which is also part of the page's style sheet.
 """
 
 import math
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 STYLE = Path(__file__).with_name("chart.css").read_text(encoding="utf-8")
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f6bd0")
-"""The colours of models, distinct also with colour blindness; beside a word, never in its place."""
+"""The colours of models, which people with colour blindness can distinguish. A name always stands beside a colour."""
 
 STYLE += "".join(
     f".chart .h{number} {{ fill: {hue}; }} .h{number}::before {{ background: {hue}; }} "
@@ -32,17 +32,17 @@ def hues_of(names: Iterable[str]) -> dict[str, int]:
 
 
 GUTTER = 44
-"""Pixels left of a chart with an axis, for the axis's words; the style above leaves as many."""
+"""Pixels left of a chart with an axis, for the labels of the axis. The style sheet has the same number."""
 
 _LETTER, _APART = 7.5, 4  # pixels of a character, and between labels
 _BEFORE = {"": 0.0, "middle": 0.5, "end": 1.0}  # share of a label that is left of its position
-# Pixels of the narrowest chart with an axis: on a phone, and on a screen of 900 pixels, where "roomy" words are shown.
+# Pixels of the narrowest chart with an axis: on a phone, and on a screen of 900 pixels, which shows "roomy" labels.
 _LEAST, _LEAST_WIDE = 270, 370
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Horizontal positions in a chart: per cent of its container, or pixels of ``width``."""
+    """Converts horizontal positions in a chart to per cent of its container, or to pixels if it has a ``width``."""
 
     width: int | None = None
 
@@ -52,7 +52,7 @@ class Frame:
         return f"{100 * inside:.5g}%" if self.width is None else f"{inside * self.width:.2f}"
 
     def length(self, fraction: float) -> str:
-        """Return a length as ``x`` does, with a minimum that is still visible."""
+        """Return a length in the unit of ``x``, at least so long that it is visible."""
         inside = min(1.0, max(0.0015, fraction))
         return f"{100 * inside:.4g}%" if self.width is None else f"{inside * self.width:.2f}"
 
@@ -90,7 +90,7 @@ def attribute(text: str) -> str:
 
 
 def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, height: float, kind: str) -> str:
-    """Return a line through points given as fractions, (0, 0) is top left; ``kind`` is its CSS class.
+    """Return a line through points, which are fractions with (0, 0) at the top left; ``kind`` is its CSS class.
 
     The kind ``area`` is filled down to the bottom.
     """
@@ -102,7 +102,7 @@ def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, heigh
     if frame.width is not None:
         place = " ".join(f"{x:.1f},{top + y:.1f}" for x, y in drawn)
         return f'<{shape} class="{kind}" points="{place}"/>'
-    # The shape is stretched to any width, its stroke is not.
+    # The browser stretches the shape to any width, but not its stroke.
     place = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
     return (
         f'<svg x="0" y="{top:g}" width="{frame.x(1)}" height="{height:g}" viewBox="0 0 1000 1000" '
@@ -116,8 +116,8 @@ def labels(
 ) -> Iterator[tuple[float, str, str]]:
     """Yield position, CSS class and text of the labels that fit; ``marks`` are (fraction, text) in ascending order.
 
-    A label is centred at its position, starts there left of the first of ``edges``, and ends there right of the second.
-    Every n-th label is kept, with the smallest n at which none overlap; the class "roomy" hides one on narrow screens.
+    A label is centred at its position; left of the first of ``edges`` it starts there, right of the second it ends.
+    Every n-th label is kept, with the smallest n without overlaps. Narrow screens hide labels of the class "roomy".
     """
     anchors = ["" if at < edges[0] else "end" if at > edges[1] else "middle" for at, _ in marks]
 

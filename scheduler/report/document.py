@@ -1,4 +1,4 @@
-"""The report as titles, sentences and tables of text; all renderings use this document, so they agree."""
+"""The weekly report as titles, sentences and tables of text. All renderings use this document, so they agree."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from scheduler.report.report import JobReport, Report, Spent
 _OPEN = {"queued", "active"}
 _NAMES_MAX = 10
 _RULES_MAX = 20
-_ORDER = {first: place for place, first in enumerate("FGTS")}  # finished and failed, gained, trains, stalled
+_ORDER = {first: place for place, first in enumerate("FGTS")}  # first characters of the groups of models
 _SECONDS_MIN = 180  # less would be rounded to nothing
 
 
@@ -70,14 +70,14 @@ def _status_word(job: JobReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; ``>`` before a title aligns a column right. ``shares`` (0 to 1) draw a bar for each row."""
+    """Rows of text. A ``>`` before a title aligns its column right. ``shares`` (0 to 1) draw a bar for each row."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Replace control characters in cells: names and messages of platforms may hold some."""
+        """Replace control characters in cells, since names and messages of platforms may contain some."""
         object.__setattr__(self, "rows", tuple(tuple(map(printable, row)) for row in self.rows))
 
 
@@ -96,7 +96,7 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportDocument:
-    """The input of a rendering; ``subject`` is for messages. Texts have no control characters."""
+    """The input of all renderings. ``subject`` is the subject of an e-mail. Texts have no control characters."""
 
     title: str
     subtitle: str
@@ -214,7 +214,7 @@ def _summary(report: Report) -> list[str]:
 
 
 def _late_facts(report: Report) -> Iterator[str]:
-    """Yield sentences on time in queues and on corrections, if they are at least three minutes."""
+    """Yield sentences about time in queues and about corrections, if they amount to at least three minutes."""
     total = report.total
     if total.waited >= _SECONDS_MIN:
         yield (

@@ -1,8 +1,8 @@
 """The facts of a week, as read from the database, and the productive part of its hours. Pure.
 
 A bill may be shorter than its session (spot is billed at a discount), and the same steps may be trained twice. So the
-productive share of a session is computed on the session's own clock, with each step of a job counted once, and that
-share is applied to the billed time: the result never exceeds the bill.
+productive share of a session is computed from the real time of the session, with each step of a job counted once. The
+billed time is then multiplied by this share, so that the result never exceeds the bill.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from scheduler.core.run import Ended, Run, Running, Stopping
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One job at the end of the week; ``why`` it is held or failed; ``starts_from`` is another's manifest key."""
+    """One job. ``why`` says why it is done, held or failed; ``starts_from`` is the key of its parent checkpoint."""
 
     name: str
     role: str
@@ -31,9 +31,9 @@ class JobFacts:
     starts_from: str | None = None
 
 
-@dataclass(frozen=True)  # without slots, for the cached properties
+@dataclass(frozen=True)  # no slots, because cached properties need a __dict__
 class WeekFacts:
-    """What happened in [start, end). ``runs`` are those that overlap it; ``manifests`` are good checkpoints.
+    """The facts of the week [start, end). ``runs`` overlap the week; ``manifests`` are good checkpoints.
 
     ``closed`` is the reason of each closed pool, ``last_signs`` the last sign of life of each session by run ID,
     ``firsts`` the attempts of each job that began at step 0.
@@ -59,7 +59,7 @@ class WeekFacts:
 
     @cached_property
     def survivors(self) -> set[str]:
-        """The keys of the newest checkpoint of each job and of its ancestors."""
+        """The keys of each job's newest checkpoint and of the checkpoints that it continued, see :func:`surviving`."""
         return {manifest.key for manifest in surviving(self.manifests)}
 
 
@@ -71,7 +71,7 @@ def metered(run: Run) -> tuple[int, int] | None:
 
 
 def started(run: Run) -> int | None:
-    """Return when a session started; None if it did not start yet, or waits in its platform's queue."""
+    """Return when a session started; None if it has not started, or waits in its platform's queue."""
     if run.wait is not None:
         return None
     return run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
@@ -80,9 +80,9 @@ def started(run: Run) -> int | None:
 def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
     """Return the productive seconds of each run of a pool in the week; ``charges`` are the pool's.
 
-    Only the part inside the week counts: a session across its end is split between both weeks, and the result does not
-    depend on when it is computed. Time that the platform returned without naming a session reduces all runs in
-    proportion.
+    Only the part inside the week counts. A session across the end of the week is split between both weeks, so the
+    result does not depend on when it is computed. Time that the platform returned without naming a session reduces all
+    runs in proportion.
     """
     week = Window(facts.start, facts.end)
     of_run = grouped((charge.run, charge) for charge in charges if not charge.waited)
@@ -104,9 +104,9 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
 
 
 def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return the newest checkpoint of each job and its ancestors; each trained step is in exactly one of them.
+    """Return each job's newest checkpoint and its ancestors, which together contain each trained step exactly once.
 
-    A parent that is not among ``manifests`` is replaced by the highest checkpoint below it.
+    If a parent is not among ``manifests``, the highest checkpoint below it is used.
     """
     result = []
     for mine in grouped((manifest.job, manifest) for manifest in manifests).values():
@@ -120,7 +120,7 @@ def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _grew_out_of(manifest: Manifest, by_key: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:
-    """Return the checkpoint that ``manifest`` continued; ``ordered`` are the job's, highest step first."""
+    """Return the checkpoint that ``manifest`` continued; ``ordered`` are all of the job, highest step first."""
     named = split_key(manifest.parent) if manifest.parent else None
     if named is None or named[1] >= manifest.step:
         return None

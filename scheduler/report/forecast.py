@@ -1,4 +1,4 @@
-"""ETA forecasts: when a job will be done, from the newest plan and the measured speed. Pure."""
+"""Forecasts of when a job will be done (its ETA), from the newest plan and the measured speed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _SIGMA_MAX = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a job is done, in UTC seconds, and one standard error earlier and later; ``basis`` is the data used."""
+    """The expected end of a job in UTC seconds, and one standard error earlier and later. ``basis``: the data used."""
 
     earliest: int
     expected: int
@@ -30,7 +30,7 @@ def forecast(
     now: int,
     live: tuple[int, float] | None = None,
 ) -> Forecast | None:
-    """Return when ``steps_left`` are trained; None if neither plan nor pace is known.
+    """Return when ``steps_left`` will be trained; None if neither the plan nor the pace says so, or none are left.
 
     ``pace`` is steps per second of calendar time in the past week, ``sigma`` the relative standard error of the speed.
     ``live`` is the end and the steps per second of the running session; planned sessions count from its end on.

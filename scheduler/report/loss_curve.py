@@ -1,4 +1,4 @@
-"""Loss curves: held-out loss of a job and the training loss of its sessions, over steps. Pure."""
+"""Loss curves: the held-out loss of a job and the training loss of its sessions, over steps. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from scheduler.report.chart import GUTTER, Frame, curve, hues_of, labels, short,
 
 _TOP, _FOOT = 14, 20
 _DOTS_MAX = 60
-_SMOOTHED = 0.02  # share of all points that are averaged for each point
+_SMOOTHED = 0.02  # each smoothed point is the mean of this share of all points
 
 
 def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a picture may leave out
@@ -25,9 +25,9 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
 ) -> str:
     """Return the SVG of (step, held-out loss); empty for fewer than two finite points.
 
-    ``training`` is (step, training loss), drawn raw and smoothed; ``marks`` are the first steps of the sessions. The
-    picture spans 0 to the target, or only the points if not ``whole``. Without ``axes`` it is a sparkline. ``log``
-    draws the logarithm of positive losses.
+    ``training`` is (step, training loss), drawn raw and smoothed. ``marks`` are the first steps of the sessions. With
+    ``whole`` the picture goes from step 0 to the target, else from the first to the last point. Without ``axes`` it is
+    a sparkline. ``log`` draws the logarithm of positive losses.
     """
     held_out, trained = (
         sorted((step, loss) for step, loss in each if math.isfinite(loss) and (loss > 0 or not log))
@@ -81,7 +81,7 @@ def compare_losses_svg(
 ) -> str:
     """Return the SVG of several jobs' smoothed (step, loss); empty if no job has two finite points.
 
-    The n-th job has the n-th colour of :data:`chart.HUES`.
+    The n-th job has the n-th colour of :data:`scheduler.report.chart.HUES`.
     """
     scale = math.log10 if log else float
     drawn = {

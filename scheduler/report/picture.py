@@ -1,4 +1,4 @@
-"""Pictures of a report: its charts as SVG for pages, and as PNG for e-mails, since mail programs drop SVG."""
+"""Pictures of a report: its charts as SVG for pages, and as PNG for e-mails, because mail programs remove SVG."""
 
 import re
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scheduler.report.chart import STYLE
 
-_ZOOM = 2.0  # sharp on dense screens
-# Common fonts of Linux distributions, plain and bold; one of them is needed for the text in pictures.
+_ZOOM = 2.0  # pixels of the PNG per pixel of the chart, for screens with a high resolution
+# Common fonts of Linux distributions, plain and bold. Text in PNG pictures needs one of them.
 _FONT_FOLDERS = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"))
 _FONTS = (
     ("DejaVu Sans", "DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),
@@ -38,7 +38,7 @@ class Font:
 
 
 def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
-    """Return a font of this machine for the text in pictures; None if there is none, and pictures are left out."""
+    """Return a font of this machine for the text in pictures; None without a font, and then pictures are left out."""
     there = [folder for folder in folders if folder.is_dir()]
     for family, *names in _FONTS:
         fonts = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]
@@ -63,7 +63,7 @@ def png_of(svg: str, font: Font) -> bytes:
 
 
 def _flat(family: str) -> str:
-    """Return the style of the charts without variables, media queries and shorthands, which resvg lacks."""
+    """Return the style of the charts without variables, media queries and shorthands, which resvg does not support."""
     light = dict(re.findall(r"(--[a-z-]+): ([^;]+);", STYLE.partition("@media")[0]))
     rules = re.findall(r"^(\.chart[^{@]*)\{([^}]*)\}|(\.chart[^{@]*)\{([^}]*)\}", STYLE, re.MULTILINE)
     flat = []

@@ -1,4 +1,4 @@
-"""Renderings: a document as plain text, Markdown, HTML, and blocks of Slack. Pure."""
+"""Renderings of a report document: plain text, Markdown, HTML, and the blocks of a Slack message. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +11,9 @@ from scheduler.report.document import ReportDocument, Table
 from scheduler.report.picture import Picture
 
 WORDS_ON_ONE_LINE = 24
-"""Cells of at most this many characters are not wrapped: dates, states, names."""
+"""Cells of at most this many characters are not wrapped, for example dates, states and names."""
 
-_FIGURES_AFTER = 4  # index of the section after which figures are placed: the plan of the next seven days
+_FIGURES_AFTER = 4  # figures follow the section with this index, the plan of the next seven days
 
 _STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 _BLOCKS_MAX = 50
@@ -63,7 +63,7 @@ def _escaped(text: str) -> str:
 
 
 def html_of(document: ReportDocument, figures: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a complete page; ``figures`` are (caption, trusted markup), placed after the first sections."""
+    """Return a complete page. ``figures`` are (caption, trusted markup) and follow the first sections."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -116,7 +116,7 @@ def _short(cell: str) -> str:
 
 
 def slack_of(document: ReportDocument) -> list[dict[str, Any]]:
-    """Return the blocks of one message; blocks beyond Slack's limit are left out, and the last block reports that."""
+    """Return the blocks of one message. Blocks beyond Slack's limit are left out; the last block then says so."""
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": document.title[:150]}},
         _text(_in_slack(document.subtitle)),
@@ -147,5 +147,5 @@ def _chunks(lines: Iterable[str]) -> list[str]:
 
 
 def _in_slack(text: str) -> str:
-    """Return escaped text: names must neither mention a person nor end a code block."""
+    """Return text escaped for Slack, so that a name can neither mention a person nor end a code block."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")

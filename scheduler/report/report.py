@@ -1,4 +1,4 @@
-"""The weekly report as data, computed from ledger and manifests; all renderings show it. Pure."""
+"""The weekly report as data, computed from the ledger and from manifests; all renderings show it. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +18,9 @@ from scheduler.report.forecast import Forecast, forecast
 from scheduler.report.week import checkpoints_by_job, jobs_of, violations
 
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
-"""The outcomes of sessions and lanes that lose work."""
+"""The outcomes with which a session or a lane loses work."""
 
-_PRODUCTIVE_MIN = 0.5  # share of billed hours; a lower share is explained
+_PRODUCTIVE_MIN = 0.5  # a lower share of productive billed hours is explained in the report
 _SECONDS_MIN = 360  # fewer billed seconds need no explanation
 _WORDS = {
     "lost": "went into work that was lost",
@@ -34,7 +34,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planned sessions of a job on a pool; jobs that share their sessions are one row, ``ufm, ucm``."""
+    """The planned sessions of a job on a pool. Jobs that share their sessions are one row, named ``ucm, ufm``."""
 
     pool: str
     job: str
@@ -57,9 +57,9 @@ def planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
 
 
 def reason(spent: "Spent", runs: Iterable[Run]) -> str:
-    """Return why little was productive, ``1.1 of 1.4 h went into set-up``; empty if enough was.
+    """Return why few hours were productive, such as ``1.1 of 1.4 h went into set-up``; empty if enough were.
 
-    ``runs`` are the pool's runs of the week. For lost work, the newest session that lost some is named with its reason.
+    ``runs`` are the pool's runs of the week. The sentence names the newest session that lost work, with its reason.
     """
     if spent.charged < _SECONDS_MIN or spent.goodput >= _PRODUCTIVE_MIN:
         return ""
@@ -90,7 +90,7 @@ class JobSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGpus(GpuUse):
-    """The use of a job's GPUs on a pool: the peak of the memory, and means. It needs ``devices`` at least."""
+    """The use of a job's GPUs on a pool: the peak of memory, the means of the rest. It needs ``devices`` at least."""
 
     job: str
     pool: str
@@ -98,7 +98,7 @@ class JobGpus(GpuUse):
 
     @property
     def offer(self) -> str:
-        """Advice on using the rest of GPUs whose memory is at most half used; "" if there is none."""
+        """Advice for a job that uses at most half of the GPU memory; "" for other jobs."""
         if not self.gpu_memory_bytes or self.gpu_memory_bytes > self.vram_gib * 2**29:
             return ""
         partner = ", or it could share the session with another job (needs.devices = 1)" if self.devices > 1 else ""
@@ -119,9 +119,9 @@ def gpus_of(
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An action required of a person: ``what`` about which subject, ``why``, the command to type, and since when.
+    """An action required of a person: its kind (``what``), its subject, why, and the command to type (``remedy``).
 
-    ``since`` is UTC seconds, None where it is unknown.
+    It is required since ``since`` (UTC seconds), None if that is unknown.
     """
 
     what: str
@@ -133,7 +133,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class JudgedVersion:
-    """A version that was evaluated in the week: result, reason in one sentence, and whether it is promoted now."""
+    """A version that was evaluated in the week: its result, the reason, and whether it is promoted now."""
 
     version: str
     verdict: str
@@ -145,7 +145,7 @@ class JudgedVersion:
 class ReportFacts:
     """The input of a report. ``before`` is the week before ``week``; ``speeds`` are keyed by job and pool.
 
-    Both weeks have the facts known at their own ends; ``later`` are ledger entries booked after the end of ``week``.
+    Each week has only the facts known at its end; ``later`` are ledger entries booked after the end of ``week``.
 
     ``seen_at`` is when each checkpoint arrived, by manifest key; ``since`` is when the first job was added.
     """
@@ -170,10 +170,10 @@ class ReportFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Where a pool's metered seconds went. All parts but ``offered`` and ``expired`` add up to ``charged``.
+    """The use of a pool's seconds. The parts from ``useful`` to ``waited`` add up to ``charged``, the billed seconds.
 
-    ``offered`` is the quota's share of the week; ``expired`` is the unused rest of windows that ended in the week and
-    after the first job was added. ``waited`` was billed while sessions waited in the platform's queue.
+    ``offered`` is the share of the quota that falls into the week; ``expired`` was left unused in windows that ended in
+    the week and after the first job was added. ``waited`` was billed while sessions waited in the platform's queue.
     """
 
     offered: int = 0
@@ -198,7 +198,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """One pool in the week and in the week before; ``why`` is why little was productive; "" if enough was."""
+    """One pool in the week and in the week before. ``why`` says why few hours were productive; "" if enough were."""
 
     name: str
     spent: Spent
@@ -231,14 +231,14 @@ class JobReport(JobFacts):
 
     @property
     def at_risk(self) -> bool:
-        """Whether the deadline may be missed: it is before the latest forecast, or there is no forecast."""
+        """Whether the job may miss its deadline: the late case of the forecast is after it, or it has no forecast."""
         if self.deadline is None or self.step >= self.target_step:
             return False
         return self.forecast is None or self.forecast.latest > self.deadline
 
 
 _OF_FIGURES = ("name", "role", "state", "target_step", "runs", "resumes", "resumed_elsewhere", "starts_from", "why")
-"""Fields that a job's report copies from its figures."""
+"""The fields of JobFigures that a JobReport copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +251,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of the weekly report. Instants are UTC seconds; the week is [start, end).
+    """The content of the weekly report. Times are UTC seconds; the week is [start, end).
 
     ``corrected_seconds`` is the sum of corrections booked after the end of the week. No other figure includes them, so
-    the report of a week never changes.
+    that the other figures of a week never change.
     """
 
     label: str
@@ -278,7 +278,7 @@ class Report:
 
 
 def report_of(facts: ReportFacts) -> Report:
-    """Compute the report."""
+    """Return the report of the week of ``facts``."""
     charges, span = fold(facts.week.entries), Window(facts.week.start, facts.week.end)
     corrected = fold([*facts.week.entries, *facts.later]) if facts.later else charges
     spent, before = _all_spent(facts, facts.week, charges), _all_spent(facts, facts.before, fold(facts.before.entries))
@@ -323,7 +323,7 @@ def _all_spent(facts: ReportFacts, week: WeekFacts, charges: Mapping[str, Sequen
 
 
 def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Spent:
-    """Split the billed time. Set-up is the measured duration, capped by the time that the sessions did not train."""
+    """Return the split of the billed time. Set-up is its measured duration, at most the time without training."""
     span = Window(week.start, week.end)
     charged = seconds_within(charges, span)
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
@@ -343,7 +343,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         if not share:
             continue
         sessions += 1
-        # Untrained time of a session across the week's end counts when it ends, its set-up in the week of its start.
+        # Time without training counts in the week in which the session ends, its set-up in the week in which it starts.
         if run.key in live or not isinstance(run.state, Ended):
             continue
         untrained = max(0, share - round(trained[run.key]))
@@ -382,7 +382,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
 
 
 def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window, since: int) -> int:
-    """Return the available seconds: the share of each quota window in the week, or opening hours without a quota.
+    """Return the available seconds: the parts of quota windows in the week, or the opening hours without a quota.
 
     Nothing was available before ``since``, when the first job was added.
     """

@@ -1,4 +1,4 @@
-"""Timelines: past, running and planned sessions of each pool over some days, and closures. Pure."""
+"""Timelines: past, running and planned sessions of each pool over several days, and closures. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,21 +18,21 @@ _HEAD = 24
 _ROW = 18
 _GAP = 10
 _LETTER = 6.5
-_LETTERS_MIN = 3  # minimum of a shortened name, including its ellipsis
-_HOURLY_SECONDS = 2 * 86_400  # spans up to this have hours on their axis
+_LETTERS_MIN = 3  # fewest characters of a shortened name, including its ellipsis
+_HOURLY_SECONDS = 2 * 86_400  # the axis of a shorter span has hours
 _EVERY_HOURS = 3
 _STRIPE = 4  # pixels at the start of a bar in the colour of its model
 # Widths in pixels at which a label must fit: on narrow screens, and (class "roomy") on wide screens only.
 _NARROW, _WIDE = 660, 1_000
-_DETAILED_MAX = 240  # more bars than this get no titles and links: a page has at most 100 kB
+_DETAILED_MAX = 240  # with more sessions, bars have no titles and links, because a page has at most 100 kB
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneBar:
-    """One job's place in a session: devices [first, first + devices) of its row of the pool.
+    """One job in a session: it uses the devices [first, first + devices) of the session.
 
-    It uses them from ``since`` to ``until``; None means the start and the end of the session.
+    It uses them from ``since`` to ``until``; None means the start or the end of the session.
     """
 
     job: str
@@ -45,9 +45,9 @@ class LaneBar:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSession:
-    """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
+    """A session in the row ``slot`` of its pool, counted from 0. ``key`` is its run ID, None for a planned session.
 
-    In a pool with a choice of device counts a slot is a device, and ``slot`` the first device of the session.
+    In a pool with a choice of device counts a slot is a device, and ``slot`` is the first device of the session.
     ``ends`` is the actual or planned end; ``lanes`` has at least one job.
     """
 
@@ -63,9 +63,9 @@ class TimelineSession:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The data of the picture of [start, end). ``slots`` is the number of session rows of each pool.
+    """The data for a picture of [start, end). ``slots`` is the number of slots of each pool.
 
-    ``hues`` are the colours of models, drawn at the start of their bars.
+    ``hues`` are the colours of jobs, drawn at the start of their bars.
     """
 
     start: int
@@ -87,7 +87,7 @@ def timeline_of(
     closed: Mapping[str, Sequence[Window]],
     hues: Mapping[str, int] | None = None,
 ) -> Timeline:
-    """Return the layout of runs and planned sessions; ``runs`` overlap the span, refused ones are left out."""
+    """Return the layout of runs and planned sessions. ``runs`` overlap the span; refused runs are left out."""
     sessions: list[TimelineSession] = []
     slots: dict[str, int] = {}
     pool_names = tuple(pools)
@@ -264,7 +264,7 @@ def _bars(
         if session.phase == "running":
             bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length((done - start) / span)}" {box}/>'
-            # A label across both fills is hard to read: it is put on the finished part, else on the rest.
+            # A label across both colours is hard to read, so it stands on the finished part, or else on the rest.
             label = _label(frame, left, y + height / 2 + 4, lane.job, (done - start) / span, "on")
             if not label:
                 rest = done - timeline.start

@@ -1,4 +1,4 @@
-"""Figures of a week, computed from ledger and manifests, not from plans. Pure."""
+"""The figures of a week, computed from the ledger and from manifests, not from plans. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,12 +27,12 @@ _OF_LANES = (
     "end_step",
     "outcome",
 )  # fields of a lane in the JSON of a run
-_REFUSED_MIN = 2  # a single refusal may be chance, such as a busy account
+_REFUSED_MIN = 2  # a single refusal may have a passing cause, such as a busy account
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """One quota window: its limit and the time charged in it, in seconds."""
+    """One quota window, with its limit and the billed time in it, both in seconds."""
 
     quota: str
     start: int
@@ -91,17 +91,17 @@ class Week:
 
     @property
     def charged_seconds(self) -> int:
-        """Metered seconds of all pools."""
+        """Billed seconds of all pools."""
         return sum(pool.charged_seconds for pool in self.pools)
 
     @property
     def useful_seconds(self) -> int:
-        """Metered seconds whose training survives in kept checkpoints; see :mod:`scheduler.report.facts`."""
+        """Billed seconds whose training is in surviving checkpoints; see :mod:`scheduler.report.facts`."""
         return sum(pool.useful_seconds for pool in self.pools)
 
     @property
     def goodput(self) -> float:
-        """Productive over billed seconds, of the pools that billed anything."""
+        """Productive seconds divided by billed seconds; 0 if nothing was billed."""
         charged = sum(max(0, pool.charged_seconds) for pool in self.pools)
         return self.useful_seconds / charged if charged else 0.0
 
@@ -113,12 +113,12 @@ class Week:
 
     @property
     def continued(self) -> int:
-        """Number of times that a job continued in a running session after another job had ended."""
+        """How often a job continued in a running session after another job had ended."""
         return sum(lane.begun_at is not None for run in self.runs for lane in run.lanes)
 
 
 def week_of(facts: WeekFacts) -> Week:
-    """Compute every figure of the week, and every rule it broke."""
+    """Return all figures of the week, with a sentence for each rule that it broke."""
     charges = fold(facts.entries)
     return Week(
         start=facts.start,
@@ -132,7 +132,7 @@ def week_of(facts: WeekFacts) -> Week:
 
 
 def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
-    """Compute only the figures of the jobs."""
+    """Return the figures of the jobs alone."""
     by_start = sorted(facts.runs, key=lambda run: run.planned_start)
     trained = ((run, lane) for run in by_start for lane in run.lanes if lane.outcome is not Outcome.REJECTED)
     lanes = grouped((lane.job, (run, lane)) for run, lane in trained)
@@ -188,7 +188,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
 
 
 def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
-    """Return the quota windows of the week; of a rolling quota only the fullest span."""
+    """Return the quota windows of the week; for a rolling quota only the span with the most billed time."""
     if not isinstance(quota, RollingQuota):
         return [window for window in windows(quota, charges, start, end) if window.end > start]
     near = [charge for charge in charges if charge.end > start - quota.span_seconds and charge.start < end]
@@ -242,7 +242,7 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
     """Yield a sentence for each broken rule."""
     for pool in facts.pools.values():
         for quota in pool.quotas:
-            is_money = isinstance(quota, MoneyQuota)  # shown to the last: a budget may be exceeded by little
+            is_money = isinstance(quota, MoneyQuota)  # shown with all digits: a budget may be exceeded by little
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
                 charged = charged_within(quota, charges.get(pool.name, ()), window)
@@ -260,7 +260,7 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
 def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
     """Return the seconds of a window that no run explains and that were reported after the last launch in it.
 
-    They are use from outside this scheduler, which no launch could take into account.
+    They were used outside this scheduler, and no launch could consider them.
     """
     launched = (run.planned_start for run in facts.runs if run.pool == pool and metered(run))
     last = max((start for start in launched if start in window), default=window.start)
@@ -284,7 +284,7 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
 
 
 def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
-    """Yield a sentence for each later checkpoint of a job's generation without a higher step than the one before."""
+    """Yield a sentence for each checkpoint whose step is not above that of the previous one in its generation."""
 
     def generation(of: Manifest) -> tuple[str, int]:
         return of.job, sum(first <= of.attempt for first in facts.firsts.get(of.job, ()))
@@ -296,7 +296,7 @@ def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
 
 
 def _overlapping_attempts(manifests: Sequence[Manifest]) -> Iterable[str]:
-    """Yield a sentence if an attempt saved after a later one had: then the job ran twice at the same time."""
+    """Yield a sentence if an attempt saved after a later attempt had saved: the job ran twice at the same time."""
     newest: dict[str, Manifest] = {}
     for manifest in sorted(manifests, key=lambda manifest: (manifest.created_at, manifest.attempt, manifest.step)):
         before = newest.get(manifest.job)
@@ -345,8 +345,8 @@ def to_json(week: Week) -> dict[str, Any]:
 class Launches:
     """How many launches a pool had, and how many of them never became a session.
 
-    A launch that failed after its own deadline does not count: earlier calls took its time, the pool did not refuse it.
-    ``why_idle`` is empty if a session ran; ``barred``: the pool was closed or refused all launches.
+    A launch that failed after its own deadline does not count, because earlier calls used its time and the pool did not
+    refuse it. ``why_idle`` is empty if a session ran. ``barred``: the pool was closed or refused all launches.
     """
 
     launches: int

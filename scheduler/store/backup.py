@@ -1,4 +1,4 @@
-"""Backup of a live database, restore with checks before the replacement, and migration to another database server."""
+"""Back up a live database, restore a checked backup, and move all rows to another database server."""
 
 import hashlib
 import json
@@ -36,9 +36,9 @@ class BackupFailed(StoreFailure):
 
 
 def backup(db: Database, target: Path) -> None:
-    """Write a consistent copy to ``target``; an older file is replaced only by a complete, checked copy.
+    """Write a consistent copy of the database to ``target``. Only a complete, checked copy replaces an older file.
 
-    SQLite: a single file without a write-ahead log. PostgreSQL: ``pg_dump``'s custom format. Raises StoreFailure.
+    SQLite: one file without a write-ahead log. PostgreSQL: a file in ``pg_dump``'s custom format. Raises StoreFailure.
     """
     with _replacing(target) as partial:
         if db.path is None:
@@ -58,14 +58,14 @@ def restore(source: Path, target: Path) -> None:
     """
     if not source.is_file():
         raise StoreFailure("no backup", str(source), "there is no such file", "Give the path of a backup")
-    if not source.stat().st_size:  # also a kernel file, which has size 0 and whose read may block for ever
+    if not source.stat().st_size:  # some kernel files also have size 0, and reading them may block for ever
         raise BackupFailed(str(source), "it is empty", "Give the path of a backup")
     with _translated_errors(source):
         try:
             _check(source)
         except sqlite3.DatabaseError as error:
             if isinstance(translated(error, str(source), source), DatabaseCorrupt):
-                why = f"it is no backup of ours, or it is damaged ({error})"
+                why = f"it is not a backup of ours, or it is damaged ({error})"
                 remedy = "Give another file; the database is unchanged"
                 raise DatabaseCorrupt("not restored", str(source), why, remedy) from None
             raise
@@ -99,14 +99,14 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _make_single_file(connection: sqlite3.Connection) -> None:
-    """Leave WAL mode: a single file in WAL mode cannot be read in a folder that is not writable."""
+    """End WAL mode, because SQLite cannot read a file in WAL mode in a folder that is not writable."""
     (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     if mode != "delete":
         raise sqlite3.OperationalError(f"journal mode stays {mode}")
 
 
 def _check(path: Path) -> None:
-    """Raise unless the file is undamaged and of a known schema revision. Leaves no side files."""
+    """Raise StoreFailure unless the file is undamaged and has a known schema revision. Creates no side files."""
     with closing(_open(path, "ro")) as connection:
         problems = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
         if problems != ["ok"]:
@@ -120,7 +120,7 @@ def _check(path: Path) -> None:
 
 def _close_old(target: Path) -> None:
     """Merge the old write-ahead log into the old file: SQLite would replay a remaining log onto the new file."""
-    beside = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
+    side_files = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
     if target.exists():
         tries = 1
         while (error := _merge_log(target)) is not None and tries < _TRIES:
@@ -129,7 +129,7 @@ def _close_old(target: Path) -> None:
         if error is not None:
             remedy = "Stop the daemon and every schedctl, then restore again"
             raise DatabaseBusy("database is in use", str(target), str(error), remedy)
-    for path in beside:
+    for path in side_files:
         path.unlink(missing_ok=True)
 
 
@@ -151,21 +151,21 @@ def _dump(db: Database, target: Path) -> None:
         raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
     # Passwords are passed in the environment or in a private file: process arguments are readable by all users.
     hidden = {name for name in db.url.query if is_secret(name)}
-    variables = {name: word if isinstance(word := db.url.query[name], str) else word[-1] for name in hidden}
+    variables = {name: value if isinstance(value := db.url.query[name], str) else value[-1] for name in hidden}
     if db.url.password is not None:
         variables["password"] = str(db.url.password)
     url = db.url.set(drivername="postgresql", password=None).difference_update_query(hidden)
     environ = {**os.environ, "PGPASSWORD": variables["password"]} if "password" in variables else {**os.environ}
     with tempfile.TemporaryDirectory(prefix="uff-dump-") as folder:
-        rest = [f"{name}={word}" for name, word in sorted(variables.items()) if name != "password"]
-        if rest and "service" not in url.query:
-            (service := Path(folder) / "service").write_text("\n".join(["[uff]", *rest, ""]), encoding="utf-8")
+        service_lines = [f"{name}={word}" for name, word in sorted(variables.items()) if name != "password"]
+        if service_lines and "service" not in url.query:
+            (service := Path(folder) / "service").write_text("\n".join(["[uff]", *service_lines, ""]), encoding="utf-8")
             url = url.update_query_dict({"service": "uff"})
             environ["PGSERVICEFILE"] = str(service)
         words = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
-        done = subprocess.run(words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BackupFailed(db.where, " ".join(done.stderr.split())[:500], "See what pg_dump says")
+        dump = subprocess.run(words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if dump.returncode:
+        raise BackupFailed(db.where, " ".join(dump.stderr.split())[:500], "Correct what pg_dump reports")
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def move(source: Database, url: str) -> dict[str, int]:
     with source.read() as tx:
         holder = current(tx)
     if holder is not None:
-        remedy = "Stop the daemon first: what it does meanwhile would be lost"
+        remedy = "Stop the daemon first: the copy would lack its later changes"
         raise StoreFailure("not copied", source.where, f"{holder.holder} may still write to it", remedy)
     upgrade(url)
     target = open_database(url)
@@ -218,7 +218,7 @@ def move(source: Database, url: str) -> dict[str, int]:
         target.close()
     if problems:
         raise DatabaseCorrupt(
-            "copied, but not in order", target.where, "; ".join(problems[:3]), "Check the original: schedctl db verify"
+            "copied, but with errors", target.where, "; ".join(problems[:3]), "Check the original: schedctl db verify"
         )
     return copied
 
@@ -232,7 +232,7 @@ def _copy(old: Connection, new: Connection, table: Table) -> int:
         copied += len(rows)
     key = table.c.get("id")
     if copied and key is not None and new.dialect.name == "postgresql" and key.autoincrement is not False:
-        # PostgreSQL's sequence does not notice rows that were inserted with explicit ids.
+        # Explicit ids do not advance PostgreSQL's sequence, and the next insert would repeat one of them.
         highest = new.execute(select(func.max(key))).scalar()
         new.execute(_NEXT_ID, {"name": table.name, "highest": highest})
     return copied

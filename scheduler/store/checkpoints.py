@@ -1,4 +1,4 @@
-"""Checkpoints: manifests found in the artifact store, and their states; and objects marked for deletion."""
+"""Checkpoints: the manifests found in the artifact store with their states, and objects marked for deletion."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ RESTORABLE = 5  # number of restore candidates that a session gets
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A recorded manifest; ``why`` is the reason of quarantine or expiry. A pinned checkpoint never expires."""
+    """A recorded manifest. ``why`` is the reason for quarantine or expiry. A pinned checkpoint never expires."""
 
     manifest: Manifest
     seen_at: int
@@ -54,7 +54,7 @@ _LONG_EXPIRED = (
 
 
 def record(tx: Connection, manifest: Manifest, now: int) -> bool:
-    """Store a manifest as good, with event ``checkpoint.seen``; return False if it is already recorded."""
+    """Record a manifest as good and write the event ``checkpoint.seen``; return False if it is already recorded."""
     if tx.execute(_SAME_KEY, {"key": manifest.key}).first() is not None:
         return False
     row = codec.row_of(CheckpointRecord(manifest, now, "good", "", pinned=False), manifest=codec.dump(manifest))
@@ -106,7 +106,7 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
-    """Mark a good checkpoint as unusable; event. Raises NotFound, or Stale if it is not good."""
+    """Mark a good checkpoint as unusable and write an event. Raises NotFound, or Stale if it is not good."""
     _guarded(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
@@ -125,7 +125,7 @@ def expire(tx: Connection, key: str, why: str, now: int) -> None:
 
 
 def forget(tx: Connection, before: int, limit: int) -> int:
-    """Delete up to ``limit`` rows of expired checkpoints seen before ``before``, not in discards; return how many."""
+    """Delete up to ``limit`` expired checkpoints seen before ``before`` and not in discards; return how many."""
     keys = tx.execute(_LONG_EXPIRED, {"before": before, "limit": limit}).scalars().all()
     if keys:
         tx.execute(delete(checkpoints).where(checkpoints.c.key.in_(keys)))
@@ -147,7 +147,7 @@ def manifest_of(text: str) -> Manifest:
     """Decode a manifest from its column. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(text)
     document.pop("key", None)  # written by older versions
-    # Older versions stored instants and metrics unvalidated.
+    # Older versions did not validate instants and metrics.
     for name, most in (("created_at", INSTANT_MAX), ("trained_seconds", SPAN_MAX)):
         document[name] = max(0, min(document[name], most))
     document["metrics"] = measures(document["metrics"])

@@ -1,7 +1,7 @@
-"""Encoding of values as columns, and decoding: canonical JSON, states, job definitions.
+"""Encodes values as columns and decodes them: canonical JSON, states, job definitions.
 
-Equal values give equal text, so that a guarded write can compare text. Decoders of small frozen values are cached: the
-daemon reads the same rows again every cycle.
+Equal values give equal text, so that a guarded write can compare text. Decoders of small frozen values are cached,
+because the daemon reads the same rows in every cycle.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_object(text: str) -> dict[str, Any]:
     """Read a JSON object from a column. Raises ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object was written, not {type(value).__name__}")
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
     return value
 
 
@@ -60,7 +60,7 @@ def built(kind: type[T], document: Any) -> T:
             try:
                 values[name] = read(values[name])
             except _OtherType:
-                raise ValueError(f"{name} is no {declared}") from None
+                raise ValueError(f"{name} is not of type {declared}") from None
     return kind(**values)
 
 
@@ -80,8 +80,8 @@ def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]
     """
     hints = get_type_hints(kind)
     plain = {name: get_args(hint)[0] if get_origin(hint) in _UNIONS else hint for name, hint in hints.items()}
-    words = {name: hint.__name__ if isinstance(hint, type) else str(hint) for name, hint in hints.items()}
-    return [(name, words[name], plain[name], _reader(hint)) for name, hint in hints.items()]
+    type_names = {name: hint.__name__ if isinstance(hint, type) else str(hint) for name, hint in hints.items()}
+    return [(name, type_names[name], plain[name], _reader(hint)) for name, hint in hints.items()]
 
 
 @cache
@@ -164,7 +164,7 @@ def single(kind: type[T], rows: Result[Any]) -> T | None:
 
 @cache
 def _columns(kind: type) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """Return (field name, decoder) for each field of a dataclass; None where the column holds the value itself."""
+    """Return (field name, decoder) for each field of a dataclass; the decoder is None if the column is the value."""
     readers = {Mapping: load_object, dict: load_object}
     hints = get_type_hints(kind).items()
     return [(name, hint if isinstance(hint, EnumType) else readers.get(get_origin(hint))) for name, hint in hints]
@@ -226,7 +226,7 @@ def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[
 
 
 def spec(row: Row[Any]) -> tuple[JobSpec, tuple[str, ...]]:
-    """Decode a job's definition, with numbers clamped to their ranges; also return the faults of the clamped ones."""
+    """Return a job's definition with numbers clamped to their ranges, and one sentence for each clamped number."""
     return _spec(tuple(getattr(row, name) for name in _SPEC_COLUMNS), row.spec)
 
 
@@ -238,24 +238,24 @@ def _spec(own: tuple[Any, ...], rest: str) -> tuple[JobSpec, tuple[str, ...]]:
 @lru_cache(maxsize=1_024)
 def devices(text: str) -> tuple[int, ...]:
     """Decode the device indexes of a lane. Raises ValueError for anything else."""
-    indexes: tuple[int, ...] = _loaded(tuple[int, ...], text, "the devices of a lane are a list of whole numbers")
+    indexes: tuple[int, ...] = _decode_as(tuple[int, ...], text, "the devices of a lane must be a list of integers")
     return indexes
 
 
 @lru_cache(maxsize=1_024)
 def names(text: str) -> tuple[str, ...]:
     """Decode a list of strings. Raises ValueError for anything else."""
-    values: tuple[str, ...] = _loaded(tuple[str, ...], text, "what is written is no list of texts")
+    values: tuple[str, ...] = _decode_as(tuple[str, ...], text, "the stored value is not a list of texts")
     return values
 
 
 def texts(text: str | None) -> Mapping[str, str]:
     """Decode a mapping of strings to strings; empty for None. Raises ValueError for anything else."""
-    values: Mapping[str, str] = _loaded(Mapping[str, str], text or "{}", "what is written are no texts by name")
+    values: Mapping[str, str] = _decode_as(Mapping[str, str], text or "{}", "the stored value is not a map of texts")
     return values
 
 
-def _loaded(hint: Any, text: str, fault: str) -> Any:
+def _decode_as(hint: Any, text: str, fault: str) -> Any:
     try:
         return _reader(hint)(load(text))
     except _OtherType:

@@ -1,6 +1,6 @@
-"""Conditions: current problems, one row each, open or closed.
+"""Conditions: problems that last, one row each, open or closed.
 
-An event opens or closes a condition in the same transaction. The row remains after the event is pruned.
+Writing an event opens or closes its condition in the same transaction. The row remains after the event is pruned.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from scheduler.store.schema import conditions
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
 SILENT_SECONDS = 1_800  # shorter silence, for example a maintenance window, is not reported
-BLIND = "watch.blind"  # only an event, never closed: the votes on a version cannot be read
+BLIND = "watch.blind"  # an event that opens no condition: the votes on a version cannot be read
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
 LAUNCH_POSTPONED = "launch.postponed"
 RUN_UNCLEAR = "run.unclear"  # its platform cannot report its state
 STALLED = "lane.stalled"
-SUSPECTED = "checkpoint.suspected"  # a session could not start from it; not used until it is verified
-PROPOSED = "agent.proposed"  # a change that an agent may not make without a person
+SUSPECTED = "checkpoint.suspected"  # a session could not start from it; it is not used until it is verified
+PROPOSED = "agent.proposed"  # a change that an agent may make only after a person approves it
 CONTRADICTED = "fact.contradicted"  # a session shows that a fact about its pool is wrong
 LIVES = "session.lives"  # the session still runs although its run has ended
 CLOSED_BY = {
@@ -48,7 +48,7 @@ _OPEN = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An open condition of a subject. ``what`` distinguishes those of the same kind; ``since`` is in UTC seconds."""
+    """An open condition. ``what`` distinguishes conditions of one kind and subject; ``since`` is in UTC seconds."""
 
     kind: str
     subject: str
@@ -63,12 +63,12 @@ def standing(tx: Connection, kind: str) -> list[Condition]:
 
 
 def reasons(tx: Connection, kind: str) -> dict[str, str]:
-    """Return the reason of each subject's open condition, for kinds with at most one per subject."""
+    """Return the reason of each open condition by subject, for kinds with at most one condition per subject."""
     return {condition.subject: condition.why for condition in standing(tx, kind)}
 
 
 def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, Any]) -> None:
-    """Open or close the condition that an event of ``kind`` refers to, if any."""
+    """Open or close the condition that an event of ``kind`` belongs to; do nothing for other kinds of events."""
     what = str(data.get("what", ""))
     if kind in CLOSED_BY:
         put(tx, kind, subject, at=int(data.get("since", at)), why=str(data.get("why", "")), what=what)

@@ -1,4 +1,4 @@
-"""Counts of jobs by state and of live sessions, read in a millisecond, and full-table counts for monitoring."""
+"""Counts for displays and monitoring: jobs by state, live sessions, and counts that read a whole table."""
 
 from collections import Counter
 
@@ -53,12 +53,12 @@ def progress(tx: Connection) -> list[tuple[str, int, int]]:
 
 
 def lanes_by_outcome(tx: Connection) -> dict[tuple[str, str], int]:
-    """Return how many lanes ended, by pool and outcome."""
+    """Return the number of ended lanes by (pool, outcome)."""
     return {(row[0], row[1]): row[2] for row in tx.execute(_OUTCOMES)}
 
 
 def checkpoints_by_state(tx: Connection) -> dict[str, int]:
-    """Return how many checkpoints are good, quarantined and expired."""
+    """Return the number of checkpoints by state: good, quarantined, expired."""
     return {row[0]: row[1] for row in tx.execute(_CHECKPOINTS)}
 
 

@@ -1,7 +1,7 @@
 """Deployments: which version was deployed to which target, when it was in service, and how that ended. Append-only.
 
-The intent is written before a target is touched, so that the next process after a crash knows what to check. The
-database enforces that one version of a model at a time is being deployed to a target, and that one is in service.
+The intent is written before the target changes, so that the next process after a crash knows what to check. For each
+model and target, the database allows one unfinished deployment and one version in service at a time.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def serving(tx: Connection, model: str, target: str) -> Deployment | None:
 
 
 def intended(tx: Connection, model: str, target: str) -> Deployment | None:
-    """Return the unfinished deployment to a target, or None; after a crash possibly no process works on it."""
+    """Return the unfinished deployment to a target, or None. After a crash it may have no process that finishes it."""
     return codec.single(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "intended"}))
 
 
@@ -80,7 +80,7 @@ def of_model(tx: Connection, model: str) -> list[Deployment]:
 def move(
     tx: Connection, row: Deployment, state: DeploymentState, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
 ) -> Deployment:
-    """Store the next state of a deployment, and its end unless it serves; event. Raises Stale."""
+    """Store the next state of a deployment, with its end unless it is in service, and write an event. Raises Stale."""
     serves = state == "serving"
     values = {
         "state": state,
@@ -103,7 +103,7 @@ def resumed(tx: Connection) -> Mapping[str, int]:
 
 
 def stopped(tx: Connection) -> list[Deployment]:
-    """Return the newest deployments that ended badly and were not resumed since."""
+    """Return the newest deployment of each model and target that failed or was rolled back, unless resumed since."""
     since = resumed(tx)
     bad = [one for one in newest(tx) if one.state in {"returned", "failed"}]
     return [one for one in bad if since.get(one.model, 0) < (one.ended_at or 0)]

@@ -5,10 +5,10 @@ from sqlalchemy import Connection, delete, insert, select, update
 from scheduler.store.schema import due
 
 CYCLE = "cycle"
-"""The daemon's cycle: a due instant long past shows that no cycle was finished since."""
+"""The daemon's cycle. If its due time is long past, no cycle has finished since then."""
 
 RESTORED = "look-back"
-"""There only after a backup was restored, until the daemon has found what the backup does not know."""
+"""This task exists after a backup was restored, until the daemon has found the sessions that the backup lacks."""
 
 _ALL = select(due.c.name, due.c.at)
 

@@ -1,8 +1,8 @@
-"""Connections and transactions: one consistent snapshot to read, one writer at a time to write.
+"""Connections and transactions: readers see one consistent snapshot, and there is one writer at a time.
 
-SQLite: a write begins with BEGIN IMMEDIATE, so it waits for the lock before it reads what it will change.
-PostgreSQL: a write takes one advisory lock first, which gives the very same rule. READ COMMITTED is then
-enough: our writers are serial, so none ever has to be repeated, as it would have to be under SERIALIZABLE.
+In SQLite a write begins with BEGIN IMMEDIATE, so it gets the lock before it reads the rows that it changes.
+In PostgreSQL a write first gets an advisory lock, which has the same effect. READ COMMITTED is then enough:
+writers run one after the other, so none has to be repeated, as it would have to be under SERIALIZABLE.
 """
 
 import errno
@@ -40,15 +40,15 @@ _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
 
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
-"""The errors caused by values that the program never writes; the last one by a missing or duplicate row."""
+"""Errors of code that reads a damaged row. InvalidRequestError is raised for a missing or a duplicate row."""
 
-_AT_ONCE = nullcontext()
-_PLAIN = {"builtins", "json.decoder", "scheduler.store.schema"}
+_NO_QUEUE = nullcontext()
+_PLAIN_MODULES = {"builtins", "json.decoder", "scheduler.store.schema"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 
 SILENT_SECONDS = 15.0
-"""The idle time after which a server ends a writer's transaction, so that others can write."""
+"""The idle time after which PostgreSQL ends a writer's transaction, so that others can write."""
 
 _BEGIN_WRITE = {
     "sqlite": "BEGIN IMMEDIATE",
@@ -73,7 +73,7 @@ class Database:
     def __init__(
         self, url: str, *, busy_seconds: float = 5.0, silent_seconds: float = SILENT_SECONDS, read_only: bool = False
     ) -> None:
-        self.url = _parsed(url)
+        self.url = _parse_url(url)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
         self.where = str(self.path or _address_text(self.url))
         self._engine = _engine(self.url, busy_seconds)
@@ -84,8 +84,8 @@ class Database:
         begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(silent_seconds * 1_000)))
         self._begin_write = self._begin_read if read_only else begin
         # Writing threads of this process queue here without a timeout: SQLite's own busy wait is not fair.
-        self._turn = threading.RLock()
-        self._explained: set[str] = set()  # errors that were not caused by damage
+        self._writer_queue = threading.RLock()
+        self._undamaged_errors: set[str] = set()  # texts of errors after which every row was valid
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)
 
@@ -95,7 +95,7 @@ class Database:
 
     def write(self) -> AbstractContextManager[Connection]:
         """Open a write transaction, committed at the end and rolled back by any exception. Raises StoreFailure."""
-        return self._transaction(self._writer, self._begin_write, self._turn)
+        return self._transaction(self._writer, self._begin_write, self._writer_queue)
 
     def close(self) -> None:
         """Close all connections; the object can be used again."""
@@ -107,11 +107,11 @@ class Database:
 
     @contextmanager
     def _transaction(
-        self, engine: Engine, begin: str | None, turn: AbstractContextManager[object] = _AT_ONCE
+        self, engine: Engine, begin: str | None, queue: AbstractContextManager[object] = _NO_QUEUE
     ) -> Iterator[Connection]:
         # Begin explicitly: a listener for the engine's "begin" would make every statement 10 % slower.
         try:
-            with turn, self.connected(engine) as tx:
+            with queue, self.connected(engine) as tx:
                 if begin is not None:
                     tx.exec_driver_sql(begin)
                 yield tx
@@ -126,26 +126,26 @@ class Database:
             raise failure from error
 
     def explain(self, error: BaseException) -> DatabaseCorrupt | None:
-        """Return the damaged rows that may have caused an unexpected error; None if every row is valid.
+        """Return an error that names the damaged rows which may have caused ``error``; None if every row is valid.
 
-        Reads all rows, but only once for the same error.
+        Reads all rows, but only once for the same error text.
         """
         if isinstance(error, OSError):
-            stumbled = error.errno == errno.EOVERFLOW  # a time outside the calendar's range
+            may_be_damage = error.errno == errno.EOVERFLOW  # a time outside the calendar's range
         else:
-            stumbled = isinstance(error, (*_OF_DAMAGE, DBAPIError, sqlite3.Error))
-        if not stumbled:
+            may_be_damage = isinstance(error, (*_OF_DAMAGE, DBAPIError, sqlite3.Error))
+        if not may_be_damage:
             return None
-        # Subclasses of these errors in other modules carry their own remedy.
-        if isinstance(error, ValueError | LookupError) and type(error).__module__ not in _PLAIN:
+        # Errors of our own modules are subclasses of these and have their own remedy.
+        if isinstance(error, ValueError | LookupError) and type(error).__module__ not in _PLAIN_MODULES:
             return None
         words = f"{type(error).__name__}: {error}"[:500]
-        if words in self._explained:
+        if words in self._undamaged_errors:
             return None
         damage = self.damage(_DAMAGE_MAX)
         if not damage:
-            if len(self._explained) < _EXPLAINED_MAX:
-                self._explained.add(words)
+            if len(self._undamaged_errors) < _EXPLAINED_MAX:
+                self._undamaged_errors.add(words)
             return None
         more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
         more = f", and {_DAMAGE_MAX - 1} more at least" if len(damage) == _DAMAGE_MAX else more
@@ -158,7 +158,7 @@ class Database:
                 return list(islice(find_in_file(str(self.path)), most))
             with self._reader.connect() as tx:
                 rows = ((table, row) for table in metadata.sorted_tables for row in tx.execute(select(table)))
-                damage = (one for table, row in rows for one in _judged(table, row._asdict()))
+                damage = (one for table, row in rows for one in _damage_of(table, row._asdict()))
                 return list(islice(damage, most))
         except (DBAPIError, sqlite3.Error) as error:
             failure = translated(error, self.where, self.path)
@@ -170,11 +170,11 @@ class Database:
 def open_database(
     url: str, *, create: bool = False, read_only: bool = False, lease_seconds: float = SILENT_SECONDS
 ) -> Database:
-    """Open an existing, readable database of exactly our schema revision.
+    """Open a readable database that has exactly our schema revision.
 
-    ``create`` creates a missing one; with ``read_only`` every write is refused. A hanging writer is ended within the
-    daemon's lease, so that another daemon can take over. Raises StoreFailure for a missing, older, newer or damaged
-    database. Opening is cheap: damage inside tables is found by :func:`scheduler.store.verify.verify`.
+    With ``create`` a missing database is created; with ``read_only`` every write is refused. PostgreSQL ends a hanging
+    writer within ``lease_seconds``, so that another daemon can continue. Raises StoreFailure for a missing, older,
+    newer or damaged database. Damage inside tables is found only by :func:`scheduler.store.verify.verify`.
     """
     database = Database(url, silent_seconds=min(SILENT_SECONDS, lease_seconds), read_only=read_only)
     path = database.path
@@ -208,7 +208,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
             database.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             where, why = str(database.path.parent), error.strerror or str(error)
-            raise StoreFailure("no folder for the database", where, why, "Make it, or give another") from None
+            raise StoreFailure("no folder for the database", where, why, "Create it, or give another one") from None
         # Readable by the owner only, whatever the umask; SQLite gives its side files the same rights. Errors are
         # ignored, because opening the database reports them better.
         with suppress(OSError):
@@ -227,14 +227,14 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
 
 def _refuse_endless(path: Path) -> None:
-    """Raise StoreFailure for a file that reports a size of 0 and is not empty, like /proc/kmsg: SQLite would hang."""
+    """Raise StoreFailure for a file that reports size 0 but is not empty, like /proc/kmsg: SQLite would hang."""
     try:
         if path.stat().st_size == 0:
             read_bounded(path, 0)
     except OSError as error:
         if error.errno in {errno.EAGAIN, errno.EFBIG, errno.ENXIO}:
             why = "it is a device, a pipe or a file of the kernel"
-            raise StoreFailure("no database", str(path), why, "Name another file") from None
+            raise StoreFailure("no database", str(path), why, "Give another file") from None
 
 
 _TABLES = {
@@ -245,7 +245,7 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 
 
 def revision(tx: Connection, where: str) -> str | None:
-    """Return the schema revision, None for an empty database. Raises DatabaseCorrupt for one of another program."""
+    """Return the schema revision, None for an empty database. Raises DatabaseCorrupt for another program's database."""
     tables = set(tx.execute(_TABLES[tx.dialect.name]).scalars())
     version: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
     if version is None and tables - {"alembic_version"}:
@@ -256,13 +256,13 @@ def revision(tx: Connection, where: str) -> str | None:
 
 def _check_revision(where: str, version: str | None) -> None:
     if version is None or version in REVISIONS[:-1]:
-        why = f"its schema is at {version or 'nothing'}, this version needs {REVISIONS[-1]}"
+        why = f"its schema has revision {version or 'none'}, this version needs {REVISIONS[-1]}"
         raise StoreFailure("database is older", where, why, "Run `schedctl db upgrade`")
     if version != REVISIONS[-1]:
         raise newer_database(where, version, REVISIONS[-1])
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -272,7 +272,7 @@ def _parsed(url: str) -> URL:
     if parsed.get_backend_name() not in _TABLES:
         raise StoreFailure("bad database URL", where, "neither SQLite nor PostgreSQL", _URL_HELP)
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
-        raise StoreFailure("bad database URL", where, "it names no file", _URL_HELP)
+        raise StoreFailure("bad database URL", where, "it has no file name", _URL_HELP)
     return parsed
 
 
@@ -282,17 +282,17 @@ def _address_text(url: URL) -> str:
 
 _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
 
-# A server that disappeared is noticed within half a minute, not after the kernel's default of 15 minutes.
+# With these a lost server is noticed within half a minute; the kernel's default is 15 minutes.
 _ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
 
-_AS_IT_IS = "&immutable=1"
+_IMMUTABLE = "&immutable=1"
 
 
 def _engine(url: URL, busy_seconds: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         # isolation_level None: the driver starts no transactions, Database does.
         engine = create_engine(url, connect_args={"timeout": busy_seconds, "isolation_level": None})
-        event.listen(engine, "do_connect", _open_as_it_is)
+        event.listen(engine, "do_connect", _open_immutable)
         event.listen(engine, "connect", _prepare_sqlite)
     else:
         # Options of the URL come first: psycopg accepts a single option string.
@@ -307,19 +307,19 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
     return engine
 
 
-def _open_as_it_is(dialect: Any, record: Any, words: list[Any], options: dict[str, Any]) -> None:
+def _open_immutable(dialect: Any, record: Any, words: list[Any], options: dict[str, Any]) -> None:
     del dialect, record
-    if (address := _read_only_address(words[0])).endswith(_AS_IT_IS):
+    if (address := _read_only_address(words[0])).endswith(_IMMUTABLE):
         words[0], options["uri"] = address, True
 
 
 def _read_only_address(path: str) -> str:
-    """Return the URI for reading a file with SQLite; immutable if no process has it open in a read-only folder.
+    """Return the URI for reading a file with SQLite; immutable if its folder is read-only and no process has it open.
 
-    There SQLite could not create its two side files.
+    SQLite cannot create its two side files in such a folder, and reads immutable files without them.
     """
     sealed = Path(path).is_file() and not os.access(Path(path).parent, os.W_OK) and not Path(f"{path}-wal").exists()
-    return f"file:{quote(path)}?mode=ro{_AS_IT_IS if sealed else ''}"
+    return f"file:{quote(path)}?mode=ro{_IMMUTABLE if sealed else ''}"
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
@@ -336,11 +336,11 @@ def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
 # Damage: rows that the program cannot have written, by table, key and column.
 #
 # SQLite stores any value in any column, and a disk fault or a manual edit may leave invalid ones. Readers stop at the
-# first invalid value; here every value of every row is checked against the type of its column, and JSON against the
-# decoder that its readers use. So an error names the row, and `db verify` lists all of them.
+# first invalid value. The functions below check every value against the type of its column, and JSON with the decoder
+# of its readers. So an error names the damaged row, and `db verify` lists all damaged rows.
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A value that the program never writes, or an inconsistent row (``column`` names the place)."""
+    """A value that the program never writes; ``key`` is the primary key of its row."""
 
     table: str
     key: str
@@ -357,16 +357,16 @@ def find_in_file(path: str) -> Iterator[Damage]:
         if why := _unreadable(connection):
             yield Damage("sqlite_master", "any", "sql", why)
             return
-        connection.text_factory = _decoded
+        connection.text_factory = _decode
         for table in metadata.sorted_tables:
             names = [column.name for column in table.columns]
             columns = ", ".join(f'"{name}"' for name in names)
             for row in connection.execute(f'SELECT {columns} FROM "{table.name}"'):  # noqa: S608 - names of our schema
-                yield from _judged(table, dict(zip(names, row, strict=True)))
+                yield from _damage_of(table, dict(zip(names, row, strict=True)))
 
 
 def _unreadable(connection: sqlite3.Connection) -> str:
-    """Return why SQLite cannot read the schema although it accepts the file as a database; empty if it can."""
+    """Return why SQLite cannot read the schema of a file that it accepts as a database; empty if it can."""
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").close()
     except UnicodeDecodeError:  # the message of SQLite's error quotes the damaged bytes
@@ -378,7 +378,7 @@ def _unreadable(connection: sqlite3.Connection) -> str:
     return ""
 
 
-def _decoded(data: bytes) -> "str | _Undecodable":
+def _decode(data: bytes) -> "str | _Undecodable":
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -390,14 +390,14 @@ class _Undecodable:
     why: str
 
 
-def _judged(table: Table, row: Row) -> Iterator[Damage]:
+def _damage_of(table: Table, row: Row) -> Iterator[Damage]:
     key = "/".join(_shown_value(row[column.name]) for column in table.primary_key.columns)
-    whole = True
+    valid = True
     for column in table.columns:
         if why := _value_error(column, row[column.name]):
-            whole = False
+            valid = False
             yield Damage(table.name, key, column.name, why)
-    for name, decode in _DECODERS.get(table.name, {}).items() if whole else ():
+    for name, decode in _DECODERS.get(table.name, {}).items() if valid else ():
         try:
             decode(row)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -418,12 +418,12 @@ def _value_error(column: Column[Any], value: object) -> str:
         return "" if value in {0, 1} else f"{_shown_value(value)} is neither true nor false"
     if isinstance(kind, Integer):
         if type(value) is not int:
-            return f"{_shown_value(value)} is no whole number"
-        return "" if _is_instant(column, value) else f"{_shown_value(value)} is no time that a calendar knows"
+            return f"{_shown_value(value)} is not a whole number"
+        return "" if _is_instant(column, value) else f"{_shown_value(value)} is not a time in the years 1 to 9999"
     if isinstance(kind, Float):
         finite = isinstance(value, int | float) and abs(value) < float("inf")
-        return "" if finite else f"{_shown_value(value)} is no number"
-    return "" if isinstance(value, str) else f"{_shown_value(value)} is no text"
+        return "" if finite else f"{_shown_value(value)} is not a number"
+    return "" if isinstance(value, str) else f"{_shown_value(value)} is not text"
 
 
 def _is_instant(column: Column[Any], value: int) -> bool:
@@ -448,7 +448,7 @@ def _objects(*names: str) -> dict[str, Callable[[Row], object]]:
     return {name: reader(name) for name in names}
 
 
-def _entry(row: Row) -> object:
+def _read_entry(row: Row) -> object:
     return LedgerEntry(
         EntryKind(row["kind"]),
         row["pool"],
@@ -475,7 +475,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
     },
     "closures": {"cause": lambda row: Cause(row["cause"])},
     "generations": {"refused": lambda row: codec.names(row["refused"])},
-    "ledger": {"kind": _entry},
+    "ledger": {"kind": _read_entry},
     "events": _objects("data"),
     "checkpoints": {
         "manifest": lambda row: checkpoints.manifest_of(row["manifest"]),

@@ -1,4 +1,4 @@
-"""What can go wrong with the database, distinguished by what a person has to do about it.
+"""Errors of the database: one class for each thing that a caller or a person can do about them.
 
 ::
 
@@ -30,8 +30,8 @@ class StoreFailure(UserError):
 
 
 def newer_database(where: str, actual: str, expected: str) -> StoreFailure:
-    """Return the error for a schema of a newer version."""
-    why = f"its schema is at {actual}, this version knows {expected} and before"
+    """Return the error for a database whose schema revision ``actual`` is newer than ``expected``."""
+    why = f"its schema has revision {actual}, this version knows revisions up to {expected}"
     remedy = "Install the newer version again, or restore a backup made before its upgrade"
     return StoreFailure("database is newer", where, why, remedy)
 
@@ -49,7 +49,7 @@ class Refused(StoreFailure):
 
 
 class Stale(StoreFailure):
-    """A guarded write matched no row: another writer changed it first."""
+    """A guarded write found no row in the expected state: another writer changed it first."""
 
     def __init__(self, subject: str, expected: str, actual: str) -> None:
         why = f"expected {expected}, found {actual}"
@@ -57,19 +57,19 @@ class Stale(StoreFailure):
 
 
 class Fenced(StoreFailure):
-    """Our epoch is outdated: another daemon holds the lease now."""
+    """The epoch of this daemon is outdated: another daemon holds the lease now."""
 
     def __init__(self, epoch: int) -> None:
-        why = f"epoch {epoch} is over, another daemon took the lease"
+        why = f"epoch {epoch} has ended: another daemon acquired the lease"
         super().__init__("fenced off", "lease", why, "Stop; restart the daemon if the other one is not wanted")
         self.epoch = epoch
 
 
 def translated(error: DBAPIError | sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
-    """Return the StoreFailure that a driver's error means, or None for a bug of this program."""
+    """Return the StoreFailure for an error of a database driver; None if the error is a bug of this program."""
     cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(error, IntegrityError | sqlite3.IntegrityError):
-        return Refused("refused by the database", where, _words(cause), "Run `schedctl db verify`")
+        return Refused("refused by the database", where, _one_line(cause), "Run `schedctl db verify`")
     if isinstance(cause, sqlite3.Error):
         return _of_sqlite(cause, where, path)
     return _of_postgresql(error, cause, where)
@@ -77,7 +77,7 @@ def translated(error: DBAPIError | sqlite3.Error, where: str, path: Path | None)
 
 _FULL_REMEDY = "Make room on the disk and try again; nothing that was committed is lost"
 CORRUPT_REMEDY = "Run `schedctl db verify`, then restore the newest backup with `schedctl db restore`"
-_BUSY_REMEDY = "Try again; if it stays so, look for a program that holds the database open"
+_BUSY_REMEDY = "Try again; if it fails again, look for a program that keeps the database open"
 _READ_ONLY_REMEDY = "Check the owner and the mode of the file and of its folder, and how the disk is mounted"
 _LEAST_FREE_BYTES = 65_536
 
@@ -85,7 +85,7 @@ _LEAST_FREE_BYTES = 65_536
 def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
     # Errors raised by the sqlite3 module itself have no error name; they are bugs of this program.
     name: str = getattr(error, "sqlite_errorname", "")
-    why = f"{_words(error)} ({name})"
+    why = f"{_one_line(error)} ({name})"
     # "SQLITE_IOERR_SHMSIZE" and "SQLITE_BUSY_SNAPSHOT" are kinds of IOERR and BUSY.
     match name.split("_")[1] if "_" in name else "":
         case "FULL":
@@ -100,7 +100,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
             return StoreFailure("database is read-only", where, why, _READ_ONLY_REMEDY)
         case "CORRUPT" | "NOTADB":
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
-        case "ERROR" if str(error).startswith(("no such table", "no such column")):  # our revision has them
+        case "ERROR" if str(error).startswith(("no such table", "no such column")):  # our schema has them
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "CANTOPEN" | "PERM" | "AUTH":
             if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
@@ -112,7 +112,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
 
 
 def _is_full(path: Path | None) -> bool:
-    """Whether the disk is full: in WAL mode it shows as an I/O error when the shared-memory file cannot grow."""
+    """Return whether the disk is full; SQLite reports an I/O error if its shared-memory file cannot grow."""
     if path is None:
         return False
     try:
@@ -124,7 +124,7 @@ def _is_full(path: Path | None) -> bool:
 
 def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> StoreFailure | None:
     state: str = getattr(cause, "sqlstate", None) or ""
-    why = f"{_words(cause)} ({state})" if state else _words(cause)
+    why = f"{_one_line(cause)} ({state})" if state else _one_line(cause)
     match state:
         case "53100":
             return StoreFailure("disk full", where, why, _FULL_REMEDY)
@@ -146,5 +146,5 @@ def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> Store
     return None
 
 
-def _words(error: BaseException | None) -> str:
+def _one_line(error: BaseException | None) -> str:
     return " ".join(str(error).split()) or type(error).__name__

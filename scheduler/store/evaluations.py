@@ -1,4 +1,4 @@
-"""Evaluations of versions, their verdicts, and overrules by people."""
+"""Evaluations of versions, their verdicts, and the decisions of people that overrule a verdict."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ VerdictWord = Literal["accepted", "rejected", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """A job that scores a version on a test set; ``error`` is the reason for a lack of usable scores."""
+    """The evaluation of a version on a test set by a job; ``error`` says why it has no usable scores, else ""."""
 
     id: int
     model: str
@@ -39,7 +39,7 @@ class EvaluationJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A verdict of quality gates on a version and a test set, with its evidence; written once and never changed."""
+    """The verdict of quality gates on a version and a test set, with its evidence. It is never changed."""
 
     id: int
     model: str
@@ -54,7 +54,7 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Overrule:
-    """A person's decision against a verdict: who, when and why."""
+    """A person's decision to replace the verdict ``was`` by ``verdict``: who, when and why."""
 
     model: str
     number: int
@@ -73,7 +73,7 @@ def _of_version(table: Table) -> Select[Any]:
 _EVALUATIONS = select(evaluations).order_by(evaluations.c.id)
 _OF_VERSION = _of_version(evaluations)
 _OPEN = _EVALUATIONS.where(evaluations.c.state == "open")
-_ALIKE = (
+_SIMILAR = (
     select(evaluations.c.job)
     .where(evaluations.c.scorer_digest == bindparam("scorer"), evaluations.c.set_digest == bindparam("test_set"))
     .where(evaluations.c.state == "scored")
@@ -93,13 +93,13 @@ _OVERRULES = _of_version(overrules)
 
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
-    """Record that a job evaluates a version; return the evaluation's id. The database refuses a second open one."""
-    begun = EvaluationJob(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
-    return int(tx.execute(insert(evaluations).returning(evaluations.c.id), codec.row_of(begun, "id")).scalar_one())
+    """Record that a job evaluates a version; return the evaluation's id. A version has one open evaluation at most."""
+    evaluation = EvaluationJob(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
+    return int(tx.execute(insert(evaluations).returning(evaluations.c.id), codec.row_of(evaluation, "id")).scalar_one())
 
 
 def end(tx: Connection, evaluation: EvaluationJob, state: EvaluationState, now: int, error: str = "") -> None:
-    """Close an open evaluation; event ``evaluation.<state>``. Raises Stale if it is not open."""
+    """Close an open evaluation and write the event ``evaluation.<state>``. Raises Stale if it is not open."""
     still = update(evaluations).where(evaluations.c.id == evaluation.id, evaluations.c.state == "open")
     if not tx.execute(still.values(state=state, ended_at=now, error=error)).rowcount:
         raise Stale(f"evaluation {evaluation.id} of {evaluation.version}", "open", "closed")
@@ -121,17 +121,17 @@ def of_job(tx: Connection, job: str) -> EvaluationJob | None:
     return codec.single(EvaluationJob, tx.execute(_OF_JOB, {"job": job}))
 
 
-def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
+def similar_jobs(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
     """Return the jobs of the last successful evaluations with the same scorer and test set, newest first."""
-    return list(tx.scalars(_ALIKE, {"scorer": scorer_digest, "test_set": set_digest}))
+    return list(tx.scalars(_SIMILAR, {"scorer": scorer_digest, "test_set": set_digest}))
 
 
-def say(
+def add_verdict(
     tx: Connection, evaluation: EvaluationJob, gates: str, verdict: VerdictWord, evidence: Mapping[str, Any], now: int
 ) -> None:
-    """Store a verdict by the digest of its gates; event ``version.judged``. A second one on one set is refused."""
-    of, test_set = (evaluation.model, evaluation.number, evaluation.id), evaluation.set_digest
-    verdict_row = StoredVerdict(0, *of, gates, test_set, verdict, evidence, now)
+    """Store a verdict and an event; ``gates`` is the digest of its gates. A second verdict of the same is refused."""
+    key = (evaluation.model, evaluation.number, evaluation.id)
+    verdict_row = StoredVerdict(0, *key, gates, evaluation.set_digest, verdict, evidence, now)
     tx.execute(insert(verdicts), codec.row_of(verdict_row, "id", evidence=codec.dump(evidence)))
     events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates)
 
@@ -153,12 +153,12 @@ def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest
 
 
 def uses(tx: Connection, set_digest: str) -> int:
-    """Return the number of decisions made on a test set: each one makes the next slightly less reliable."""
+    """Return the number of verdicts on a test set. Each makes the next verdict on it slightly less reliable."""
     return int(tx.execute(_USES, {"digest": set_digest}).scalar_one())
 
 
 def overrule(tx: Connection, overruled: Overrule) -> None:
-    """Store a person's overrule; it is reported by the event of the version."""
+    """Store a person's decision. It writes no event, because the change of the version's state writes one."""
     tx.execute(insert(overrules), asdict(overruled))
 
 

@@ -1,6 +1,6 @@
-"""The event log: append-only, one row per event. Ids increase in commit order.
+"""The event log: append-only, one row per event. IDs increase in commit order.
 
-Only :func:`prune` deletes events, oldest first; the triggers allow it because ``pruned`` is updated beforehand.
+Only :func:`prune` deletes events, oldest first. The triggers allow this because ``pruned`` is updated before.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,7 +52,7 @@ def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon",
 
 
 def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mapping[str, Any]) -> int:
-    """Like :func:`append`, for data with arbitrary names."""
+    """Write one event and return its id; ``data`` may have any keys, also names of parameters of :func:`append`."""
     row = {"at": at, "kind": kind, "subject": subject, "by": by, "data": codec.dump(data)}
     conditions.apply(tx, kind, subject, at, data)
     return int(tx.execute(_INSERT, row).scalar_one())
@@ -111,7 +111,7 @@ def latest(tx: Connection, subjects: Collection[str], *kinds: str) -> list[Event
 def prune(tx: Connection, before: int, limit: int) -> int:
     """Delete up to ``limit`` of the oldest events before the instant ``before``; return how many.
 
-    A row is deleted only if all rows before it are, so the rest has no gaps. The newest event always stays.
+    A row is deleted only with all rows before it, so the remaining rows have no gaps. The newest event is kept.
     """
     first_kept = tx.execute(_FIRST_KEPT, {"before": before}).scalar() or newest_id(tx)
     old = [number for number in tx.execute(_OLD, {"before": before, "limit": limit}).scalars() if number < first_kept]

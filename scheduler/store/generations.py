@@ -14,8 +14,8 @@ from scheduler.store.schema import checkpoints, generations, jobs
 class Generation:
     """A start of a job, numbered from 1; its first attempt is ``first_attempt``.
 
-    It was initialised from the manifest ``parent_key`` of the job ``parent`` at ``parent_step``. ``parent_key`` None:
-    from scratch, or not chosen before the first launch.
+    The generation is initialised from the manifest ``parent_key`` of the job ``parent`` at ``parent_step``. If
+    ``parent_key`` is None, it starts from scratch, or the first launch has yet to choose a manifest.
     """
 
     job: str
@@ -72,18 +72,18 @@ def of_attempt(tx: Connection, job: str, attempt: int) -> Generation | None:
 
 
 def parents(tx: Connection) -> dict[str, str]:
-    """Return the checkpoint that the newest generation of each queued job started from; jobs without one are absent."""
+    """Return the checkpoint from which the newest generation of each job in the queue started; others are absent."""
     newest = {row.job: row.parent_key for row in tx.execute(_NEWEST)}
     return {job: key for job, key in newest.items() if key is not None}
 
 
 def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
-    """Return (UTC seconds, first attempt) of the second and later generations, by job."""
+    """Return (start in UTC seconds, first attempt) of the second and later generations, by job."""
     return grouped((row.job, (row.began_at, row.first_attempt)) for row in tx.execute(_BEGINNINGS))
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
-    """Record a restart of a job with ``first_attempt``; without records, its earlier attempts become generation 1."""
+    """Record a restart of a job at ``first_attempt``. Without records, its earlier attempts become generation 1."""
     earlier = of_job(tx, job)
     if not earlier and first_attempt > 1:
         earlier = [_add(tx, Generation(job, 1, 1, now))]
@@ -91,18 +91,16 @@ def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
 
 
 def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str, now: int, by: str) -> None:
-    """Record the checkpoint that a generation starts from; event ``job.start_from``."""
+    """Record the checkpoint from which a generation starts, and write the event ``job.start_from``."""
     tx.execute(_this(generation).values(parent=parent, parent_step=step, parent_key=key))
     data = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
     events.write(tx, "job.start_from", generation.job, now, by, data)
 
 
 def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
-    """Record that a session could not start from the chosen checkpoint, so that the next launch chooses another.
+    """Record that a session could not start from the chosen checkpoint, so that the next launch chooses another one.
 
-    Events.
-
-    No job starts from it before it is verified.
+    Writes two events: one of the job, and one that keeps all jobs from this checkpoint until it is verified.
     """
     if generation.parent_key is None:
         return
@@ -119,10 +117,10 @@ def forget(tx: Connection, job: str) -> None:
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
-    """Return the checkpoints of a job that generations require, by key, with the reason.
+    """Return why checkpoints of a job must be kept for generations, by checkpoint key.
 
-    These are the checkpoints that queued jobs started from (they may have to again), and the last checkpoint of each
-    earlier generation.
+    These are the checkpoints from which jobs in the queue started (they may start from them again), and the last
+    checkpoint of each earlier generation.
     """
     rows = of_job(tx, job)
     last = {
@@ -130,7 +128,7 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
         for earlier, later in pairwise(rows)
         for key in tx.execute(_ENDS, {"job": job, "first": earlier.first_attempt, "end": later.first_attempt}).scalars()
     }
-    starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # last of a job: its newest generation
+    starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # the last row of a job is its newest generation
     return last | {key: f"{child} starts from it" for child, key in starts.items() if key is not None}
 
 

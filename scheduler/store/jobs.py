@@ -1,4 +1,4 @@
-"""Jobs: what is to be trained, how far it is, and in which state. Every change writes one event."""
+"""Jobs: their definitions, progress and states, and the order of the queue. Every change writes one event."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from jobs.nouns.window import DAY
 from jobs.problem import NotFound, Refusal
 from jobs.spec import EVALUATE, JobSpec
 from scheduler.core.job import Done, JobState, Queued, add_again
-from scheduler.core.job import remove as gone
-from scheduler.core.job import restart as again
+from scheduler.core.job import remove as removed_state
+from scheduler.core.job import restart as restarted_state
 from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import CORRUPT_REMEDY, DatabaseCorrupt, Stale
 from scheduler.store.generations import Generation
@@ -21,7 +21,7 @@ from scheduler.store.schema import checkpoints, jobs, rates
 
 
 def duplicate_job(name: str) -> Refusal:
-    """Return the error for a name in use. Only the name of a removed job is free: checkpoints and attempts carry it."""
+    """Return the error for a name in use. Checkpoints and attempts have the name of their job, so it must be unique."""
     remedy = f"Choose another name, or change that job: `schedctl queue edit {name}`, `schedctl queue remove {name}`"
     return Refusal("job not added", "a job of this name exists", remedy, name)
 
@@ -41,9 +41,9 @@ class JobRecord:
     """A job as stored.
 
     ``attempts`` counts launches, ``failures`` consecutive failed runs. ``done_step`` is the step of the newest
-    checkpoint, ``checkpoint`` the key of its manifest. ``position`` is the place in the queue, from 1. ``faults`` name
-    the numbers of the definition that are out of range, stored by an older version; in ``spec`` they are clamped, and
-    the job is not run.
+    checkpoint, ``checkpoint`` the key of its manifest. ``position`` is the place in the queue, from 1. ``faults`` has
+    a sentence for each number of the definition that is out of range, as older versions stored it; in ``spec`` these
+    numbers are clamped, and the job is not run.
     """
 
     spec: JobSpec
@@ -66,19 +66,19 @@ class JobRecord:
 
     @property
     def furthest_step(self) -> int:
-        """The highest step that its checkpoints can have: the target step, before its stop rule lowered that."""
+        """The highest step that its checkpoints can have: the target step before a stop rule lowered it."""
         return getattr(self.state, "full_target_step", None) or self.spec.target_step
 
     @property
     def result_lost(self) -> bool:
-        """Whether the job is done, and the checkpoint of its target step was found to be damaged afterwards."""
+        """Whether the job is done, but the checkpoint of its target step is damaged."""
         return isinstance(self.state, Done) and self.done_step < self.spec.target_step
 
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name).where(_IN_QUEUE)
-# Most jobs have no gates and need not be decoded. No text in a definition can contain this: JSON escapes its quotes.
-_JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
+# Decode only jobs that have an evaluation. The pattern cannot match inside a text, because JSON escapes its quotes.
+_WITH_EVALUATION = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     checkpoints.c.state == "good",
     jobs.c.state.in_(("queued", "active", "held", "done")),
     jobs.c.spec.not_like('%"evaluation":null%'),
@@ -134,12 +134,12 @@ def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
 
 
 def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
-    """Restart a job that has no session from scratch, as its next generation; event ``job.restart``.
+    """Restart a job without a session from scratch, as its next generation, and write the event ``job.restart``.
 
-    Its checkpoints so far are not used any more; its attempts are counted on. Raises UnknownJob, IllegalArrow.
+    Its checkpoints are no longer used; the count of its attempts continues. Raises UnknownJob, IllegalArrow.
     """
     record = get(tx, name)
-    fresh = again(record.state, now)
+    fresh = restarted_state(record.state, now)
     change_state(tx, name, record.state, fresh, "restart", now, by, step=record.done_step, checkpoint=record.checkpoint)
     reset = {"done_step": 0, "checkpoint": None, "failures": 0, "fenced_attempt": record.attempts}
     tx.execute(_one(name).values(**reset))
@@ -147,9 +147,9 @@ def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
 
 
 def remove(tx: Connection, name: str, now: int, by: str) -> None:
-    """Remove a job that has no session from the queue; event ``job.remove``. Raises UnknownJob, IllegalArrow."""
+    """Remove a job without a session from the queue, and write an event. Raises UnknownJob, IllegalArrow."""
     record = get(tx, name)
-    change_state(tx, name, record.state, gone(record.state, by, now), "remove", now, by)
+    change_state(tx, name, record.state, removed_state(record.state, by, now), "remove", now, by)
     _shift(tx, record.position + 1, tx.execute(_LAST).scalar_one(), -1)
     tx.execute(_one(name).values(removed_at=now, position=0))
 
@@ -168,7 +168,7 @@ def get(tx: Connection, name: str, *, removed: bool = False) -> JobRecord:
 
 
 def find(tx: Connection, name: str) -> JobRecord | None:
-    """Return one job, removed or not; None if there never was one of that name."""
+    """Return one job, removed or not; None if no job ever had this name."""
     row = tx.execute(_ONE, {"name": name}).one_or_none()
     return None if row is None else _record(row)
 
@@ -183,28 +183,28 @@ def everything(tx: Connection, states: Collection[str] | None = None) -> list[Jo
     return [_record(row) for row in tx.execute(_ALL.where(jobs.c.state.in_(sorted(states))))]
 
 
-def judged(tx: Connection) -> list[JobRecord]:
+def with_evaluation(tx: Connection) -> list[JobRecord]:
     """Return the jobs with an evaluation, neither failed nor cancelled, whose newest checkpoint is good."""
-    return [record for row in tx.execute(_JUDGED) if (record := _record(row)).spec.evaluation is not None]
+    return [record for row in tx.execute(_WITH_EVALUATION) if (record := _record(row)).spec.evaluation is not None]
 
 
 def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
-    """Return the candidates of sweeps that are halved, by sweep, sorted by name; removed jobs are included."""
+    """Return the candidates of each halved sweep, by sweep and sorted by name; removed jobs are included."""
     records = map(_record, tx.execute(_CANDIDATES))
     return grouped((record.spec.sweep, record) for record in records if record.spec.halving is not None)
 
 
 def with_budget(tx: Connection) -> list[JobRecord]:
-    """Return the jobs with a budget or a halved sweep; also those that were removed from the queue."""
+    """Return the jobs that have a budget or belong to a halved sweep; removed jobs are included."""
     return [_record(row) for row in tx.execute(_WITH_BUDGET)]
 
 
 def page(
     tx: Connection, limit: int, offset: int = 0, states: Collection[str] = (), part: str = ""
 ) -> tuple[list[JobRecord], int]:
-    """Return up to ``limit`` jobs in queue order after the first ``offset``, and the number of all.
+    """Return up to ``limit`` jobs in queue order after the first ``offset``, and the total number of jobs.
 
-    Only jobs in ``states`` count, if there are any, and only those whose names contain ``part``.
+    Only jobs in one of ``states`` count (empty: in any), and only jobs whose names contain ``part``.
     """
     wanted: list[ColumnElement[bool]] = [jobs.c.state.in_(sorted(states))] if states else []
     if part:
@@ -227,7 +227,7 @@ def first_added(tx: Connection) -> int | None:
 def change_state(
     tx: Connection, name: str, old: JobState, new: JobState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
-    """Store the new state if the job is still in exactly the old one; event ``job.<arrow>``. Raises Stale."""
+    """Replace the state ``old`` by ``new`` and write the event ``job.<arrow>``. Raises Stale in any other state."""
     if not tx.execute(_one(name).where(*codec.is_in(jobs, old)).values(codec.state_columns(new))).rowcount:
         raise Stale(f"job {name}", repr(old), repr(get(tx, name).state))
     before, after = codec.state_json(old), codec.state_json(new)
@@ -270,7 +270,7 @@ def note_failures(tx: Connection, name: str, failures: int) -> None:
 
 
 def note_progress(tx: Connection, name: str, step: int, checkpoint_key: str | None, *, fork: bool = False) -> None:
-    """Store the newest good checkpoint. Raises Refusal if ``step`` is lower than before, unless ``fork``."""
+    """Store the newest good checkpoint. Raises Refusal if ``step`` is below the stored step, unless ``fork`` is set."""
     onward = _one(name) if fork else _one(name).where(jobs.c.done_step <= step)
     if not tx.execute(onward.values(done_step=step, checkpoint=checkpoint_key)).rowcount:
         why = f"step {step} is below the {get(tx, name).done_step} already reached"
@@ -304,5 +304,5 @@ def _record(row: Row[Any]) -> JobRecord:
 
 
 def has_time(spec: JobSpec, now: int) -> bool:
-    """Return whether a job is an evaluation that may wait for unused hours: its deadline is more than a day away."""
+    """Return whether a job is an evaluation with a deadline more than a day away: it may wait for unused hours."""
     return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY

@@ -1,6 +1,6 @@
-"""The daemon's lease: one row with times of the database's clock, whose epoch fences every write.
+"""The daemon's lease: one row that names the daemon which may write, with times by the database's clock.
 
-A lock on a file prevents a second daemon of the same host from starting.
+Every write of a daemon first compares its epoch with the row. A file lock prevents a second daemon on the same host.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ _CLOCKS: dict[str, ColumnElement[int]] = {
     "postgresql": literal_column("CAST(floor(extract(epoch FROM clock_timestamp())) AS BIGINT)", BigInteger),
 }
 _LENGTH = bindparam("length", type_=BigInteger)
-_TAKE = {
+_ACQUIRE = {
     name: update(table)
     .where((table.c.until <= clock) | (table.c.holder == bindparam("b_holder")))
     .values(holder=bindparam("b_holder"), epoch=table.c.epoch + 1, until=clock + _LENGTH)
@@ -59,7 +59,7 @@ _CURRENT = {
     name: select(table.c.holder, table.c.epoch, table.c.until).where(table.c.until > clock)
     for name, clock in _CLOCKS.items()
 }
-# The epoch is checked, not the holder: a lease that was released has another epoch, so its former holder cannot write.
+# The epoch is compared, not the holder: a release changes the epoch, so the former holder cannot write.
 _FENCE = select(table.c.epoch)
 
 _INSTANCE = "instance"
@@ -67,10 +67,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def holder_of(state_dir: Path) -> str:
-    """Return the identity of the daemon of ``state_dir``. The caller has locked the folder, so there is one at a time.
+    """Return the identity of the daemon of ``state_dir``. The caller has locked the folder, so it has one daemon.
 
-    It contains host and folder for people. Two machines may have the same names, or one may be a copy of the other: the
-    ID that was stored in the folder once and the ID of the machine's present boot distinguish them. Raises OSError.
+    People recognise it by the host and the folder. Two machines may have the same names, and one may be a copy of the
+    other, so the identity also has an ID stored in the folder and the ID of the machine's present boot. Raises OSError.
     """
     path = state_dir / _INSTANCE
     try:
@@ -90,12 +90,12 @@ def acquire(db: Database, holder: str, length_seconds: int) -> Lease | None:
     """
     with db.write() as tx:
         values = {"b_holder": holder, "length": length_seconds}
-        row = tx.execute(_TAKE[tx.dialect.name], values).one_or_none()
+        row = tx.execute(_ACQUIRE[tx.dialect.name], values).one_or_none()
     return None if row is None else Lease(holder, row.epoch, row.until)
 
 
 def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
-    """Renew a lease, also an expired one, unless another daemon holds it. Raises Fenced."""
+    """Renew a lease, even an expired one. Raises Fenced if another daemon acquired it."""
     with db.write() as tx:
         values = {"b_holder": lease.holder, "b_epoch": lease.epoch, "length": length_seconds}
         until = tx.execute(_RENEW[tx.dialect.name], values).scalar_one_or_none()
@@ -105,7 +105,7 @@ def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
 
 
 def release(db: Database, lease: Lease) -> None:
-    """Release the lease, so that the next daemon need not wait; do nothing if it is not ours any more."""
+    """Release the lease, so that the next daemon need not wait; do nothing if it is no longer ours."""
     with db.write() as tx:
         ours = update(table).where(table.c.epoch == lease.epoch, table.c.holder == lease.holder)
         tx.execute(ours.values(holder="", epoch=table.c.epoch + 1, until=0))
@@ -118,7 +118,7 @@ def current(tx: Connection) -> Lease | None:
 
 
 def fence(tx: Connection, epoch: int) -> None:
-    """Raise Fenced unless the lease has this ``epoch``. It is the first statement of every write of the daemon."""
+    """Raise Fenced unless the lease has this ``epoch``. Every write of the daemon calls this first."""
     if tx.execute(_FENCE).scalar() != epoch:
         raise Fenced(epoch)
 

@@ -1,4 +1,4 @@
-"""The ledger in the database: append-only; a second settlement of a run is refused."""
+"""The ledger of billed and reserved time: append-only, with at most one spend or release for each run."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from scheduler.core.run import Lane, Run, lane_seconds
 from scheduler.store import codec
 from scheduler.store.schema import jobs, lanes, ledger, runs
 
-# The devices of a run's first lane: on pools whose sessions differ in their devices, it has all of them.
+# The devices of a run's first lane. On pools whose sessions differ in their devices, the first lane has all of them.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(ledger, _devices.label("devices")).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
@@ -38,7 +38,7 @@ _ADDED_BY_AGENTS = (
 )
 _COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
-# A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
+# A hold without its spend would count in full, so all entries of a run are read. Both sides of the OR use an index.
 _SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (ledger.c.ends_at > bindparam("since"))))
 _NEVER = 1 << 62
 Correction = tuple[int, int, bool]  # start, end, and whether the time is credited
@@ -55,7 +55,7 @@ def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
 
 
 def hold(tx: Connection, run: Run, now: int, price: int, evidence: str, start: int | None = None) -> None:
-    """Append the hold of a run, from ``start`` or else its planned start until the end of its hold."""
+    """Append the hold of a run, from ``start`` (default: its planned start) until the end of its reserved time."""
     begins = run.planned_start if start is None else start
     entry = LedgerEntry(EntryKind.HOLD, run.pool, run.key, begins, run.held_until, now, evidence=evidence)
     append(tx, [replace(entry, price_microdollars_per_hour=price)])
@@ -87,10 +87,10 @@ def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
 
 
 def device_seconds(tx: Connection, names: Collection[str], since: int) -> dict[str, int]:
-    """Return by job the device seconds that its sessions were charged, for runs reserved from ``since`` on.
+    """Return the charged device seconds of each job of ``names``, for runs reserved at ``since`` or later.
 
-    For live sessions the hold counts. A lane has its session's seconds on each of its devices, until another lane
-    continues.
+    Live sessions count with their hold. A lane counts the session's seconds on each of its devices, until another lane
+    continues on them.
     """
     sessions: dict[str, list[Lane]] = {}
     rows = tx.execute(_SESSIONS_OF_JOBS, {"jobs": sorted(names), "since": since})
@@ -109,7 +109,7 @@ def device_seconds(tx: Connection, names: Collection[str], since: int) -> dict[s
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
-    """Return up to ``limit`` entries, newest first, after the first ``offset``, and the number of all."""
+    """Return up to ``limit`` entries, newest first, after the first ``offset``, and the total number of entries."""
     wanted = [ledger.c.pool == pool] if pool is not None else []
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
@@ -125,23 +125,23 @@ def newest_number(tx: Connection) -> int:
 
 
 def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
-    """Return the charges of each pool: all entries of runs that have one which ends after ``since``, folded."""
+    """Return the charges of each pool, from all entries of the runs that have an entry which ends after ``since``."""
     newest = tx.execute(_NEWEST).scalar() or 0
-    books = _books.get(tx)
-    if books is not None and books.newest != newest:
-        fresh = [_entry(tuple(row)) for row in tx.execute(_AFTER, {"number": books.newest})]
-        books = books.with_more(newest, fresh)
-    if books is None or not books.since <= since < books.until:
-        books = _Books(newest, since, entries(tx, since))
-    _books[tx] = books
-    return books.charges
+    folded = _folded.get(tx)
+    if folded is not None and folded.newest != newest:
+        fresh = [_entry(tuple(row)) for row in tx.execute(_AFTER, {"number": folded.newest})]
+        folded = folded.with_more(newest, fresh)
+    if folded is None or not folded.since <= since < folded.until:
+        folded = _Folded(newest, since, entries(tx, since))
+    _folded[tx] = folded
+    return folded.charges
 
 
-class _Books:
+class _Folded:
     """The folded entries up to the entry ``newest``; valid for every ``since`` in [since, until)."""
 
-    def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: "_Books | None" = None) -> None:
-        """``before`` are the books to which ``newer`` entries are added."""
+    def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: "_Folded | None" = None) -> None:
+        """Fold ``newer`` entries in addition to those of ``before``."""
         self.newest, self.since = newest, since
         earlier = before.entries if before is not None else []
         self.entries: list[LedgerEntry] = [*earlier, *newer]
@@ -150,15 +150,15 @@ class _Books:
         for number, entry in enumerate(newer, start=len(earlier)):
             whose = number if entry.run is None else entry.run
             self.ends[whose] = max(self.ends.get(whose, entry.end), entry.end)
-        self.until = min(self.ends.values(), default=_NEVER)  # from then on the first of them is entirely in the past
+        self.until = min(self.ends.values(), default=_NEVER)  # for a later ``since`` fewer entries count
         touched = {entry.pool for entry in newer}
         folded = fold(entry for entry in self.entries if entry.pool in touched)
         self.charges: Mapping[str, tuple[Charge, ...]] = MappingProxyType(
             {**before.charges, **folded} if before is not None else folded
         )
 
-    def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> "_Books | None":
-        """Return the books with further entries; None if they belong to a run that was too old to be read."""
+    def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> "_Folded | None":
+        """Return a copy with further entries; None if one belongs to a run that was too old to be read."""
         more: list[LedgerEntry] = []
         begun = set()
         for entry in fresh:
@@ -170,12 +170,12 @@ class _Books:
                     return None
                 begun.add(entry.run)
             more.append(entry)
-        return _Books(newest, self.since, more, self)
+        return _Folded(newest, self.since, more, self)
 
 
 # Planning, reserving and auditing read the same entries, and entries are only appended. The cache is kept per
 # connection, which is discarded when a transaction fails: rolled-back entries are forgotten with it.
-_books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
+_folded: WeakKeyDictionary[Connection, _Folded] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=4_096)

@@ -13,12 +13,12 @@ from scheduler.store.schema import limits
 
 _OBSERVED = select(limits).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
 EVERY = "*"
-"""In place of a pool's name, which it cannot be: nothing new starts anywhere."""
+"""The pool of the row that pauses all launches. A pool cannot have this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A pool that is closed since ``at`` until ``until``; None: until it is opened. Times are UTC seconds."""
+    """A pool that is closed from ``at`` to ``until``, or until it is opened (None). Times are UTC seconds."""
 
     pool: str
     until: int | None
@@ -31,7 +31,7 @@ _CLOSURES = select(closures_table).order_by(closures_table.c.pool)
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
-    """Store the newest reading of a quota window, no older one; event ``limit.observed`` if the limit changes."""
+    """Store a reading of a quota window unless a newer one is stored; event ``limit.observed`` if the limit changed."""
     window = {"pool": pool, "quota": limit.quota, "starts_at": limit.start, "ends_at": limit.end}
     same = [limits.c[name] == value for name, value in window.items()]
     row = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()
@@ -44,7 +44,7 @@ def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
 
 
 def forget(tx: Connection, pool: str, source: str, now: int) -> None:
-    """Delete limits of a source that no longer exist; event ``limit.gone`` if there was one."""
+    """Delete the limits that ``source`` no longer reports; event ``limit.gone`` if there was one."""
     if tx.execute(delete(limits).where(limits.c.pool == pool, limits.c.source == source)).rowcount:
         events.append(tx, "limit.gone", pool, now, source=source)
 
@@ -70,10 +70,11 @@ def close_pool(
     same = before is not None and before.cause is cause and cause is not Cause.PERSON
     if before is not None and by == "daemon":
         outlasts = before.until is None or (until is not None and until < before.until)
-        # A closure that ends by itself would end the person's closure early; it is repeated when that is over.
-        in_force = before.until is None or before.until > now
-        yields = in_force and before.cause is Cause.PERSON and (cause.waits_for_person or cause.of_quota_reading)
-        if yields or (outlasts and not (until is None and before.until is None and same)):
+        # A pool with such a cause opens by itself, which would end the person's closure early.
+        still_closed = before.until is None or before.until > now
+        opens_itself = cause.waits_for_person or cause.of_quota_reading
+        replaces_person = still_closed and before.cause is Cause.PERSON and opens_itself
+        if replaces_person or (outlasts and not (until is None and before.until is None and same)):
             return
     news = {"until": until, "why": why, "at": before.at if before is not None and same else now, "cause": cause}
     if not tx.execute(update(closures_table).where(closures_table.c.pool == pool).values(news)).rowcount:
@@ -93,11 +94,11 @@ def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
 
 
 def standing(tx: Connection) -> dict[str, Closure]:
-    """Return the closures by pool, including expired ones; a pause of all pools is not among them."""
+    """Return the closures by pool, including expired ones but not the pause of all pools."""
     closures = codec.records(Closure, tx.execute(_CLOSURES))
     return {closure.pool: closure for closure in closures if closure.pool != EVERY}
 
 
 def paused(tx: Connection) -> Closure | None:
-    """Return a person's pause of all launches, which is stored as a closure of every pool; None if there is none."""
+    """Return a person's pause of all launches, stored as a closure of the pool :data:`EVERY`; None without a pause."""
     return next((one for one in codec.records(Closure, tx.execute(_CLOSURES)) if one.pool == EVERY), None)

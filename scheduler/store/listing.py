@@ -1,8 +1,8 @@
 """The queue, read without SQLAlchemy if the database is SQLite.
 
-`schedctl queue list` is called often, and importing SQLAlchemy takes longer than everything else that it does. The
-query is one portable text; SQLite runs it by the driver of the standard library, PostgreSQL by the engine. A missing,
-older, damaged or locked database is left to the engine, which reports it.
+`schedctl queue list` is called often, and importing SQLAlchemy would take most of its time. The SQL is portable: the
+sqlite3 module of the standard library runs it on SQLite, the engine on PostgreSQL. The engine also reads a missing,
+older, damaged or locked database, because it reports the problem.
 """
 
 import json
@@ -17,7 +17,7 @@ from urllib.parse import quote
 from scheduler.core.job import Active, JobState
 
 REVISION = "0016"
-"""The schema revision the query is written for; with another one the engine is asked."""
+"""The schema revision for which the queries are written. The engine reads a database of another revision."""
 
 _STATES: dict[str, type[JobState]] = {kind.__name__.lower(): kind for kind in get_args(JobState)}
 _SQLITE = "sqlite:///"
@@ -25,13 +25,13 @@ _JOBS = (
     "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
     " last_pool, not_before, deadline, created_at, spec FROM jobs WHERE removed_at IS NULL ORDER BY position, name"
 )
-_WHOLE, _TEXT, _PERHAPS = (int,), (str,), (int, type(None))
+_INTEGER, _TEXT, _INTEGER_OR_NONE = (int,), (str,), (int, type(None))
 _TYPES: tuple[tuple[type, ...], ...] = (
-    *(_TEXT, _TEXT, _WHOLE, _TEXT, _TEXT, (int, float), _WHOLE, _WHOLE, _WHOLE, _WHOLE),
-    *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE, _TEXT),
+    *(_TEXT, _TEXT, _INTEGER, _TEXT, _TEXT, (int, float), _INTEGER, _INTEGER, _INTEGER, _INTEGER),
+    *((str, type(None)), _INTEGER_OR_NONE, _INTEGER_OR_NONE, _INTEGER, _TEXT),
 )
 _PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
-# The last report of each live session about its platform's queue.
+# For each live session, its last event about the queue of its platform.
 _QUEUES = (
     "SELECT subject, kind, data FROM events WHERE id IN (SELECT max(id) FROM events WHERE subject IN"
     " (SELECT run FROM lanes WHERE live) AND kind IN ('run.waits', 'run.began') GROUP BY subject)"
@@ -41,10 +41,10 @@ _REVISION = "SELECT version_num FROM alembic_version"
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one.
+    """One job of the queue. ``waits`` is why the newest plan lets it wait, as stored (see core.reasons), or None.
 
-    ``waiting`` is the platform's report of a session in its queue: why, since when, until when, at which place.
-    ``rung`` is that of a candidate in a sweep that is halved, such as ``rung 2 of 3``.
+    ``waiting`` describes a session in its platform's queue, with the keys why, since, starts_at and place (in the
+    queue). ``rung`` is the rung of a candidate in a halved sweep, such as ``rung 2 of 3``.
     """
 
     name: str
@@ -90,21 +90,21 @@ def _listed(
         name, role, position, state, detail, *others, spec = row
         for value, kinds in zip(row, _TYPES, strict=True):
             if type(value) not in kinds:
-                raise TypeError(f"a job with {type(value).__name__} where none is written")
+                raise TypeError(f"a column of the table jobs has a value of type {type(value).__name__}")
         if states is None or state in states:
-            now = _state(state, detail)
-            of_run = queue_waits.get(now.run) if isinstance(now, Active) else None
+            job_state = _state(state, detail)
+            of_run = queue_waits.get(job_state.run) if isinstance(job_state, Active) else None
             waiting = {key: of_run.get(key) for key in ("why", "since", "starts_at", "place")} if of_run else None
             sweep, rung = _sweep(spec, others[1])
-            listed: tuple[Any, ...] = (name, role, position, now, *others, sweep, rung, waits.get(name), waiting)
+            listed: tuple[Any, ...] = (name, role, position, job_state, *others, sweep, rung, waits.get(name), waiting)
             jobs_listed.append(ListedJob(*listed))
     return jobs_listed
 
 
 def _sweep(spec: str, target_step: int) -> tuple[str, str]:
-    """Return the sweep of a job and its rung there, each "" if there is none.
+    """Return the sweep of a job and its rung in it, each "" if there is none.
 
-    Few jobs belong to a sweep, and decoding all definitions would take longer than the rest.
+    Few jobs belong to a sweep, and decoding all definitions would take most of the time.
     """
     if '"sweep":"' not in spec or '"sweep":""' in spec:
         return "", ""
@@ -126,7 +126,7 @@ _Listed = tuple["Iterable[Any]", "str | None", "Iterable[Any]"]
 
 
 def _from_sqlite(url: str) -> _Listed | None:
-    """Return rows, newest plan and queues; None if the engine must read them."""
+    """Return the jobs, the newest plan and the queue events; None if the engine must read them."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path.startswith("/") or "?" in path:
         return None

@@ -1,8 +1,8 @@
-"""Migrations: an older schema becomes the newest one, and an empty database gets it, in one transaction.
+"""Migrations: bring an older or an empty database to the newest schema, in one transaction.
 
-Tables and columns that were added since are created from their declaration in ``schema.py``; a revision has a step
-where rows, triggers or required columns change. The table ``alembic_version``, which older versions kept, has the
-revision.
+New tables and columns are created from their declaration in ``schema.py``. A revision has a step of its own only if
+rows, triggers or required columns change. The revision of a database is in its table ``alembic_version``, whose name
+is kept from older versions.
 """
 
 import json
@@ -15,7 +15,7 @@ from scheduler.store.schema import REVISIONS, complete, key, metadata, optional,
 
 
 def migrate(tx: sa.Connection, revision: str | None) -> None:
-    """Bring a database at ``revision``, None for an empty one, to the newest."""
+    """Bring a database from ``revision`` (None: it is empty) to the newest revision."""
     op = Operations(MigrationContext.configure(tx, opts={"target_metadata": complete()}))
     _add_declared(op, tx)
     if revision is None:
@@ -28,9 +28,9 @@ def migrate(tx: sa.Connection, revision: str | None) -> None:
 
 
 def _add_declared(op: Operations, tx: sa.Connection) -> None:
-    """Create the tables that are missing, and add the columns that tables lack.
+    """Create missing tables and add missing columns.
 
-    Rows that are there have no value for a required column, so its revision has a step.
+    A required column needs a value in existing rows, so the step of its revision adds it.
     """
     stored = sa.inspect(tx)
     for table in metadata.sorted_tables if stored.has_table("jobs") else ():
@@ -42,7 +42,7 @@ def _add_declared(op: Operations, tx: sa.Connection) -> None:
 
 
 def _create(op: Operations) -> None:
-    """Add the triggers of all revisions and the first rows to new tables."""
+    """Create the triggers of all revisions and the first rows, in a new database."""
     if not _is_sqlite(op):
         op.execute(
             "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -56,7 +56,7 @@ def _create(op: Operations) -> None:
 
 
 def _append_only(op: Operations, *tables: str) -> None:
-    """Create triggers by which the database refuses to change or delete rows of these tables."""
+    """Create triggers that make the database refuse to change or delete rows of these tables."""
     for table in tables:
         if _is_sqlite(op):
             for change in ("UPDATE", "DELETE"):
@@ -76,13 +76,13 @@ def _is_sqlite(op: Operations) -> bool:
 
 
 def _retention(op: Operations) -> None:
-    """Allow to delete old events, and leave no other way around the triggers of append-only tables."""
+    """Allow deletion of old events only, and refuse statements that bypass the triggers of append-only tables."""
     op.execute("INSERT INTO pruned (name, up_to) VALUES ('events', 0)")
     (_guard_sqlite if _is_sqlite(op) else _guard_postgresql)(op)
 
 
 def _guard_sqlite(op: Operations) -> None:
-    """INSERT OR REPLACE deletes a row without firing its trigger, so it is refused before."""
+    """Create triggers for SQLite, also before INSERT: INSERT OR REPLACE deletes a row without a DELETE trigger."""
     op.execute("DROP TRIGGER events_no_delete")
     op.execute(
         "CREATE TRIGGER events_no_delete BEFORE DELETE ON events "
@@ -106,7 +106,7 @@ _SETTLED_TWICE = "id = NEW.id OR (run = NEW.run AND kind IN ('spend', 'release')
 
 
 def _guard_postgresql(op: Operations) -> None:
-    """TRUNCATE is refused for the whole table, DELETE by the ID of each row."""
+    """Create triggers for PostgreSQL that refuse TRUNCATE of events, and DELETE of each row that is not pruned."""
     op.execute("DROP TRIGGER events_append_only ON events")
     op.execute(
         "CREATE TRIGGER events_append_only BEFORE UPDATE OR TRUNCATE ON events "
@@ -124,7 +124,7 @@ def _guard_postgresql(op: Operations) -> None:
     )
 
 
-# Rates measured before get the values of a job without measurements: no delay, and relative errors of 0.3.
+# Older rates get the values of a job without measurements: no delay, and relative errors of 0.3.
 _KEPT = "job, pool, steps_per_second, sigma, samples, setup_seconds, checkpoint_seconds, at"
 
 
@@ -141,18 +141,18 @@ def _spreads(op: Operations) -> None:
 
 
 def _code(op: Operations) -> None:
-    """Add when unneeded code is deleted."""
+    """Add the table of code folders, with the time at which unneeded code is deleted."""
     digest, delete_at, going = key(sa.Text(), "digest"), optional(sa.BigInteger(), "delete_at"), sa.Boolean()
     op.create_table("codes", *digest, *delete_at, *required(going, "going"))
 
 
 def _trees(op: Operations) -> None:
-    """Replace code by trees of several kinds in the artifact store."""
+    """Move the rows of ``codes`` to ``trees``, a table for several kinds of folders in the artifact store."""
     op.execute("INSERT INTO trees (digest, delete_at, going, kind) SELECT digest, delete_at, going, 'code' FROM codes")
     op.drop_table("codes")
 
 
-_CONDITIONS = {  # by the event that opens a condition, the events that close it, when this revision was released
+_CONDITIONS = {  # opening event: closing events, as they were when this revision was released
     "need.raised": ("need.settled",),
     "pool.silent": ("pool.answers",),
     "session.offered": ("session.taken",),
@@ -168,7 +168,7 @@ _WHOSE = sa.text(
 
 
 def _causes(op: Operations) -> None:
-    """Add the cause of each closure, and conditions as rows, which events open and close."""
+    """Add the cause of each closure, and create the rows of conditions from the events that open and close them."""
     tx, closures = op.get_bind(), metadata.tables["closures"]
     rows = [row._asdict() for row in tx.execute(sa.text("SELECT pool, until, why, at FROM closures"))]
     op.drop_table("closures")
@@ -180,7 +180,7 @@ def _causes(op: Operations) -> None:
 
 
 def _cause(tx: sa.Connection, pool: str, why: str) -> str:
-    """Return the cause of a closure; a text that only a person can have written has the cause ``person``."""
+    """Return the cause of a closure from the text that older versions wrote; ``person`` if a person closed the pool."""
     newest = list(tx.execute(_WHOSE, {"pool": pool}))
     by = next((row.by for row in newest if row.kind == "pool.closed"), "")
     if by == "the scheduler":
@@ -223,7 +223,7 @@ def _conditions(tx: sa.Connection) -> list[dict[str, object]]:
 
 
 def _moved_holds(op: Operations) -> None:
-    """Allow several holds of a run: that of a session that waits in its platform's queue moves with it."""
+    """Allow several holds of a run, because the hold moves while its session waits in its platform's queue."""
     op.drop_index("uq_ledger_run_hold", table_name="ledger")
     if _is_sqlite(op):
         op.execute("DROP TRIGGER ledger_no_replace")
@@ -239,4 +239,4 @@ STEPS = {
     "0012": _causes,
     "0013": _moved_holds,
 }
-"""Further steps of revisions, by revision, oldest first. A released step never changes."""
+"""The steps by revision, oldest first. A released step never changes."""

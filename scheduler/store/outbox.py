@@ -1,4 +1,4 @@
-"""Messages to send: stored with the facts that they report, sent later, at most one per kind, period and channel."""
+"""Outbox: messages that are stored together with the facts which they report, and are sent later."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from scheduler.store.schema import outbox
 
 @dataclass(frozen=True, slots=True)
 class OutboxMessage:
-    """A message to send: ``attempts`` so far, not to be sent before ``retry_at``; ``why`` is the last error."""
+    """A message that is not sent before ``retry_at``, after ``attempts`` failures; ``why`` is the last error."""
 
     id: int
     kind: str
@@ -31,7 +31,7 @@ _SAME_MESSAGE = select(outbox.c.id).where(
     outbox.c.kind == bindparam("kind"), outbox.c.period == bindparam("period"), outbox.c.channel == bindparam("channel")
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
-_WORDS = _SAME_MESSAGE.with_only_columns(outbox.c.sent_at, outbox.c.body)
+_STATUS = _SAME_MESSAGE.with_only_columns(outbox.c.sent_at, outbox.c.body)
 _OLD = (
     select(outbox.c.id)
     .where(outbox.c.sent_at < bindparam("before"), outbox.c.body != "{}")
@@ -53,11 +53,11 @@ _STUCK = (
     )
     .order_by(outbox.c.channel, outbox.c.id)
 )
-_CLAIMED = (
+_ACCEPTED_SINCE = (
     select(outbox.c.id).where(outbox.c.channel == bindparam("channel"), outbox.c.sent_at > bindparam("at")).limit(1)
 )
 NEVER = INSTANT_MAX
-"""When a message is tried again that is given up."""
+"""The ``retry_at`` of a message that was given up."""
 
 
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
@@ -76,24 +76,24 @@ def pending(tx: Connection, now: int) -> list[OutboxMessage]:
 
 
 def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name
-    """Whether a message is still to be delivered."""
+    """Return whether a message still has to be delivered."""
     return tx.execute(_WAITS, {"id": id}).first() is not None
 
 
 def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]]:
-    """Return by period and channel when a message was sent, in UTC seconds; None if it was not sent yet."""
+    """Return by period and channel when a message was sent, in UTC seconds; None if it is not sent yet."""
     result: dict[str, dict[str, int | None]] = {}
     for row in tx.execute(_OF_KIND, {"kind": kind}):
         result.setdefault(row.period, {})[row.channel] = row.sent_at
     return result
 
 
-def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | None, dict[str, Any]] | None:
-    """Return when a message was sent (None: not yet), and its body; None if there is no such message.
+def find(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | None, dict[str, Any]] | None:
+    """Return when a message was sent (None: not yet) and its body; None if there is no such message.
 
-    The body is empty once it was deleted (see :func:`empty`).
+    The body is empty after :func:`empty` deleted it.
     """
-    row = tx.execute(_WORDS, {"kind": kind, "period": period, "channel": channel}).first()
+    row = tx.execute(_STATUS, {"kind": kind, "period": period, "channel": channel}).first()
     return None if row is None else (row.sent_at, codec.load_object(row.body))
 
 
@@ -109,14 +109,14 @@ class StuckMessage:
 
 
 def stuck(tx: Connection, attempts: int, since: int = 0) -> list[StuckMessage]:
-    """Return the channels with messages that failed at least ``attempts`` times, or were given up after ``since``.
+    """Return the channels with messages that failed at least ``attempts`` times, or that are given up.
 
-    A channel that accepted a message after it had rejected one for good is not among them.
+    A given-up message counts only if it was created at ``since`` or later, and its channel accepted none after it.
     """
     result: dict[str, StuckMessage] = {}
     for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
         values = {"channel": row.channel, "at": row.created_at}
-        if row.retry_at == NEVER and tx.execute(_CLAIMED, values).first() is not None:
+        if row.retry_at == NEVER and tx.execute(_ACCEPTED_SINCE, values).first() is not None:
             continue
         first = result.get(row.channel) or StuckMessage(row.channel, 0, row.attempts, row.created_at, "")
         result[row.channel] = replace(first, messages=first.messages + 1, why=row.why)
@@ -125,15 +125,15 @@ def stuck(tx: Connection, attempts: int, since: int = 0) -> list[StuckMessage]:
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
     """Record that a message was delivered. Raises Stale if it was delivered before, or is unknown."""
-    _note(tx, id, sent_at=now, why="")
+    _record_attempt(tx, id, sent_at=now, why="")
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
     """Record a failed delivery; the next is at ``retry_at`` or later. Raises Stale if it was sent, or is unknown."""
-    _note(tx, id, retry_at=retry_at, why=why)
+    _record_attempt(tx, id, retry_at=retry_at, why=why)
 
 
-def _note(tx: Connection, id: int, **values: Any) -> None:  # noqa: A002 - the column's name
+def _record_attempt(tx: Connection, id: int, **values: Any) -> None:  # noqa: A002 - the column's name
     unsent = update(outbox).where(outbox.c.id == id, outbox.c.sent_at.is_(None))
     if not tx.execute(unsent.values(attempts=outbox.c.attempts + 1, **values)).rowcount:
         raise Stale(f"message {id}", "unsent", "sent, or no such message")

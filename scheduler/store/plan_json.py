@@ -1,4 +1,4 @@
-"""Plans as JSON: the planner's process sends them in this form and loads no database code."""
+"""Plans as JSON, for the database and for the process of the planner, which loads no database code."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def loaded(body: str) -> Plan:
     """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(body)
     for placement in document["placements"]:
-        if "seats" in placement:  # rows from before they were called lanes
+        if "seats" in placement:  # the name of lanes in older rows
             placement["lanes"] = placement.pop("seats")
     document["deferrals"] = tuple(
         codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]

@@ -1,4 +1,4 @@
-"""Plans as they were made, for `plan show`, `plan diff` and the answer to "why is my job not running?"."""
+"""The newest plans, kept for `plan show`, `plan diff` and the answer to "why is my job not running?"."""
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
@@ -45,7 +45,7 @@ def previous(tx: Connection, before: int) -> Plan | None:
 
 
 def reason(tx: Connection, job: str) -> Reason | None:
-    """Return why ``job`` waits by the newest plan; None if it does not wait or is not in the plan."""
+    """Return why ``job`` waits in the newest plan; None if it does not wait or is not in the plan."""
     plan = newest(tx)
     if plan is None:
         return None

@@ -1,4 +1,4 @@
-"""Prices of an hour of a pool's sessions, as platforms report them. The latest report counts."""
+"""Prices of one hour of a pool's sessions, as platforms report them. The latest report counts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from scheduler.store import events
 _KIND = "price.observed"
 
 
-def note(tx: Connection, pool: Pool, microdollars: int, source: str, now: int) -> None:
+def record(tx: Connection, pool: Pool, microdollars: int, source: str, now: int) -> None:
     """Store the price of an hour unless it is unchanged; event ``price.observed``."""
     if of(tx, replace(pool, price_microdollars_per_hour=0)) != microdollars:
         events.append(tx, _KIND, pool.name, now, microdollars=microdollars, source=source, platform=pool.platform)

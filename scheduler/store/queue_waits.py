@@ -13,7 +13,7 @@ _WAITS, _BEGAN = "run.waits", "run.began"
 _LIVE = select(runs.c.key).where(runs.c.state != "ended")
 
 
-def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
+def record(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
     """Store why a session waits, or (None) that it does not wait any more: events ``run.waits`` and ``run.began``."""
     if wait is None:
         events.append(tx, _BEGAN, key, now)
@@ -31,7 +31,7 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
 
 
 def attach(tx: Connection, records: Sequence[Run]) -> list[Run]:
-    """Return the runs; those that wait in their platform's queue have the reason, for display."""
+    """Return the runs for display, with the reason for those that wait in their platform's queue."""
     live = [run.key for run in records if not isinstance(run.state, Ended)]
     waits = of(tx, live)
     return [replace(run, wait=waits[run.key]) if run.key in waits else run for run in records]

@@ -14,15 +14,15 @@ from scheduler.store.schema import rates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRecord(Estimate):
-    """A job's estimate on a pool, learned up to ``at`` (UTC seconds). With 0 samples only lost time is known."""
+    """A job's estimate on a pool from reports up to ``at`` (UTC seconds). With 0 samples its speed is unknown."""
 
     job: str
     pool: str
     at: int
 
 
-def _believed(row: Any) -> RateRecord:
-    """Return a rate clamped to what plans accept: older versions stored unvalidated reports."""
+def _clamped(row: Any) -> RateRecord:
+    """Return a rate with values that plans accept, because older versions stored reports without validation."""
     values = row._asdict()
     for name in ("setup_seconds", "checkpoint_seconds", "delay_seconds"):
         values[name] = max(0, min(values[name], _LOST_MAX))
@@ -42,7 +42,7 @@ _OF_JOBS = _ALL.where(rates.c.job.in_(bindparam("jobs", expanding=True)))
 
 def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
     """Return all rates by job and pool."""
-    return {(row.job, row.pool): _believed(row) for row in tx.execute(_ALL)}
+    return {(row.job, row.pool): _clamped(row) for row in tx.execute(_ALL)}
 
 
 def of_job(tx: Connection, job: str) -> list[RateRecord]:
@@ -53,13 +53,13 @@ def of_job(tx: Connection, job: str) -> list[RateRecord]:
 def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:
     """Return the measurements of jobs; jobs without any are absent."""
     rows = tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ()
-    return grouped((row.job, _believed(row)) for row in rows)
+    return grouped((row.job, _clamped(row)) for row in rows)
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
     """Return the measurements of a job on a pool, or None."""
     row = tx.execute(_ONE, {"job": job, "pool": pool}).one_or_none()
-    return None if row is None else _believed(row)
+    return None if row is None else _clamped(row)
 
 
 def put(tx: Connection, record: RateRecord) -> None:

@@ -1,4 +1,4 @@
-"""Runs and their lanes. Every change writes one event, but a heartbeat only overwrites the one before."""
+"""Runs and their lanes. Every change writes one event, except that a heartbeat only replaces the previous one."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -42,11 +42,11 @@ _ATTEMPTS = (
 )
 _OF_RUN = ("key", "pool", "planned_start", "deadline", "held_until", "state", "state_detail")
 _OF_LANE = tuple(field.name for field in fields(Lane) if field.name != "index")
-_BOTH = select(*(runs.c[name] for name in _OF_RUN), lanes.c.lane, *(lanes.c[name] for name in _OF_LANE)).join_from(
-    runs, lanes
-)
-_OLDEST_FIRST = _BOTH.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
-_NEWEST_FIRST = _BOTH.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lanes.c.lane)
+_WITH_LANES = select(
+    *(runs.c[name] for name in _OF_RUN), lanes.c.lane, *(lanes.c[name] for name in _OF_LANE)
+).join_from(runs, lanes)
+_OLDEST_FIRST = _WITH_LANES.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
+_NEWEST_FIRST = _WITH_LANES.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lanes.c.lane)
 _ONE = _OLDEST_FIRST.where(runs.c.key == bindparam("key"))
 _LIVE = _OLDEST_FIRST.where(runs.c.ended_at.is_(None))
 _SINCE = _OLDEST_FIRST.where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
@@ -71,10 +71,10 @@ _GOOD_REPORTS = _OF_SESSIONS.where(
 
 
 def insert(tx: Connection, run: Run, now: int) -> None:
-    """Store a new run and its lanes; event ``run.reserved``.
+    """Store a new run and its lanes, and write the event ``run.reserved``.
 
-    The database refuses a key or an attempt that exists, and a second live run of a job: sqlalchemy.exc.IntegrityError
-    inside the transaction, Refused outside. Raises ValueError for a run without lanes.
+    The database refuses an existing key or attempt, and a second live run of a job; the error is IntegrityError of
+    SQLAlchemy inside the transaction and Refused outside. Raises ValueError for a run without lanes.
     """
     if not run.lanes:
         raise ValueError(f"run {run.key} has no lane")
@@ -86,15 +86,16 @@ def insert(tx: Connection, run: Run, now: int) -> None:
 
 
 def add_lane(tx: Connection, run: Run, lane: Lane, restore: Collection[str], now: int) -> None:
-    """Store a job that continues in a running session; event ``run.chain``. Raises Stale if the run is not running.
+    """Store the lane of a job that continues in a running session, and write the event ``run.chain``.
 
-    ``restore`` are the manifests that it may start from. The database refuses the same as for a new run.
+    ``restore`` are the manifests from which the job may start. Raises Stale if the run is not running, and the errors
+    of :func:`insert`.
     """
     if not isinstance(run.state, Running) or get(tx, run.key) != replace(run, wait=None):
         raise Stale(f"run {run.key}", repr(run), "another state")
     tx.execute(sa.insert(lanes), [_row_of_lane(run, lane)])
-    offered, which = {lane.job: list(restore)}, {"lane": lane.index, "job": lane.job, "attempt": lane.attempt}
-    events.write(tx, "run.chain", run.key, now, "daemon", {**which, "restore": offered})
+    restore_by_job, which = {lane.job: list(restore)}, {"lane": lane.index, "job": lane.job, "attempt": lane.attempt}
+    events.write(tx, "run.chain", run.key, now, "daemon", {**which, "restore": restore_by_job})
 
 
 def get(tx: Connection, key: str) -> Run:
@@ -118,7 +119,7 @@ def recent(tx: Connection, limit: int = 50, pool: str | None = None, job: str | 
 def page(
     tx: Connection, limit: int, offset: int = 0, pool: str | None = None, job: str | None = None
 ) -> tuple[list[Run], int]:
-    """Return up to ``limit`` runs, newest first, after the first ``offset``, and the number of all."""
+    """Return up to ``limit`` runs, newest first, after the first ``offset``, and the total number of runs."""
     wanted: list[ColumnElement[bool]] = [runs.c.pool == pool] if pool is not None else []
     if job is not None:
         wanted.append(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
@@ -164,7 +165,7 @@ def restore_keys(tx: Connection, key: str, job: str) -> list[str] | None:
 def change_state(
     tx: Connection, key: str, old: RunState, new: RunState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
-    """Store the new state if the run is still in exactly the old one; event ``run.<arrow>``. Raises Stale.
+    """Replace the state ``old`` by ``new`` and write the event ``run.<arrow>``. Raises Stale in any other state.
 
     The end of a run frees the jobs of all its lanes.
     """
@@ -178,7 +179,7 @@ def change_state(
 
 
 def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: int, now: int) -> None:
-    """Store a new deadline of a live run, and its start in ``state``; event ``run.move``. Raises Stale."""
+    """Store a new deadline of a live run, and its new start in ``state``; event ``run.move``. Raises Stale."""
     still = update(runs).where(runs.c.key == run.key, *codec.is_in(runs, run.state))
     moved = {"state_detail": codec.state_detail(state), "deadline": deadline, "held_until": held_until}
     if not tx.execute(still.values(moved)).rowcount:
@@ -238,12 +239,12 @@ def ended_lanes(tx: Connection, job: str, limit: int = 10) -> list[Lane]:
 
 
 def reports_of_good_sessions(tx: Connection, job: str) -> list[LaneReport]:
-    """Return the final reports of the last three sessions of a job that did not fail."""
+    """Return the final reports of a job's last three sessions without a failure."""
     return _reports(tx.execute(_GOOD_REPORTS, {"job": job}))
 
 
 def last_reports(tx: Connection, job: str, limit: int) -> list[LaneReport]:
-    """Return the final reports of a job's last ended sessions, newest first; those without one are absent."""
+    """Return the final reports of the last ``limit`` ended sessions of a job, newest first, if they have one."""
     return _reports(tx.execute(_LAST_REPORTS.limit(limit), {"job": job}))
 
 
@@ -263,11 +264,11 @@ def _ended_at(state: RunState) -> int | None:
 
 
 def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
-    return list(_built(tuple(rows)))
+    return list(_runs_of_rows(tuple(rows)))
 
 
 @lru_cache(maxsize=64)
-def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
+def _runs_of_rows(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
     # A cycle reads the live runs five times or more, and most of them do not change between two cycles.
     result: list[Run] = []
     for _, group in groupby(rows, key=attrgetter("key")):

@@ -89,13 +89,13 @@ def _text(value: Any) -> str | None:
     raise WrongType("text", value)
 
 
-# SQLite numbers rows by itself only if the type of the column is exactly INTEGER.
+# SQLite numbers rows automatically only if the type of the column is exactly INTEGER.
 Serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-# Declaration of tables: their metadata with the names of constraints, and columns that many tables have.
+# Declaration of tables: the names of constraints, and columns that many tables have.
 #
-# Migrations create what is missing from these declarations: a column that is added later may be NULL, or its revision
-# has a step in migrations.py.
+# Migrations create missing tables and columns from these declarations. So a column that is added later must allow NULL,
+# or its revision needs a step in migrations.py.
 metadata = sa.MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -108,7 +108,7 @@ metadata = sa.MetaData(
 
 
 def table(name: str, *parts: Any) -> sa.Table:
-    """Return a new table of :data:`metadata`, of columns, constraints and indexes."""
+    """Return a new table of :data:`metadata`; ``parts`` are its columns, constraints and indexes."""
     return sa.Table(name, metadata, *parts)
 
 
@@ -162,7 +162,7 @@ model_versions = table(
     *required(Words, "digest"),  # of the checkpoint's content: the same content is the same version
     *required(Whole, "step"),
     *optional(Words, "code", "environment", "corpus", "mixture", "parent"),
-    *optional(Whole, "parent_number"),  # None: it was initialised from a checkpoint that is no version
+    *optional(Whole, "parent_number"),  # None: it was initialised from a checkpoint without a version
     *optional(Words, "parent_key"),
     *required(Words, "state", "why"),
     *required(Whole, "created_at"),
@@ -210,7 +210,7 @@ promotions = table(
     sa.Column("id", Serial, primary_key=True),
     sa.Column("model", Words, sa.ForeignKey("models.name"), nullable=False),
     *required(Words, "kind"),
-    *optional(Whole, "number"),  # the version that is promoted from now on; None: none
+    *optional(Whole, "number"),  # the version that is now promoted; None: no version
     *optional(Whole, "was"),
     *required(Words, "by", "why"),
     *required(Whole, "at"),
@@ -231,7 +231,7 @@ deployments = table(
 )
 
 REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
-"""Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
+"""All schema revisions of this version, oldest first. They are here, so that opening a database loads no alembic."""
 
 jobs = table(
     "jobs",
@@ -246,8 +246,8 @@ jobs = table(
     *required(Whole, "attempts", "failures", "done_step"),
     *optional(Words, "checkpoint", "last_pool"),
     *required(Whole, "created_at"),
-    *optional(Whole, "removed_at"),  # out of the queue since then; its name is free
-    *optional(Whole, "fenced_attempt"),  # attempts up to this one belong to a removed job of this name
+    *optional(Whole, "removed_at"),  # when it left the queue; its name may be used again
+    *optional(Whole, "fenced_attempt"),  # attempts up to this number belong to a removed job of this name
     one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
     sa.CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
     sa.Index("ix_jobs_position", "position"),
@@ -282,7 +282,7 @@ lanes = table(
     *optional(Words, "error_class"),
     *required(Words, "message"),
     *optional(Words, "heartbeat", "code", "trees"),
-    *optional(Whole, "begun_at"),  # of a lane that continues in a session that ran already
+    *optional(Whole, "begun_at"),  # set for a lane that joined a running session
     sa.UniqueConstraint("job", "attempt"),
     sa.CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
@@ -404,7 +404,7 @@ closures = table(
     *optional(Whole, "until"),
     *required(Words, "why"),
     *required(Whole, "at"),
-    *required(Words, "cause"),  # a Cause
+    *required(Words, "cause"),  # a value of Cause
 )
 
 conditions = table(

@@ -11,7 +11,7 @@ from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store.schema import lanes, runs, series
 
 POINTS = 400
-"""The number of points from the first step to the target, however many a session reports."""
+"""The maximum number of stored points from the first step to the target step of an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Point(Telemetry):
 
 _TRAINING = tuple(field.name for field in fields(Telemetry) if field.name not in GPU_METRICS)
 FIGURES = ("loss", "held_out_loss", *_TRAINING, *GPU_METRICS)
-"""The names of a point's figures, as every export has them."""
+"""The names of a point's figures, in the order of all exports."""
 
 _LAST = select(func.max(series.c.step)).where(
     series.c.job == bindparam("job"), series.c.attempt == bindparam("attempt")
@@ -59,8 +59,8 @@ def gpu_metrics(tx: Connection, start: int = 0, end: int = INSTANT_MAX) -> dict[
     return {(row.job, row.pool): GpuMetrics(**{name: getattr(row, name) for name in GPU_METRICS}) for row in rows}
 
 
-def note(tx: Connection, point: Point, target_step: int) -> bool:
-    """Store a point, unless it is too close to the one before to be visible in a chart; return whether it was."""
+def add(tx: Connection, point: Point, target_step: int) -> bool:
+    """Store a point unless it is too close to the previous point for a chart; return whether it was stored."""
     last: int | None = tx.execute(_LAST, {"job": point.job, "attempt": point.attempt}).scalar_one()
     if last is not None and point.step < last + max(1, target_step // POINTS):
         return False
@@ -80,7 +80,7 @@ def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> di
 
 
 def curve(points: Sequence[Point]) -> list[Point]:
-    """Return the points of the curve by step; an attempt that resumed lower replaces points of earlier ones."""
+    """Return the curve by step; an attempt replaces the points of earlier attempts from its first step on."""
     kept: list[Point] = []
     for point in points:
         while kept and kept[-1].attempt < point.attempt and kept[-1].step >= point.step:

@@ -1,10 +1,10 @@
-"""Trees: folders in the artifact store that jobs name, and when an unneeded one may be deleted.
+"""Trees: folders in the artifact store that jobs use, and the times at which unneeded trees may be deleted.
 
 The kind of a tree is ``code`` for a job's own code, ``input`` for its inputs, ``hub`` for the listing of a repository
-whose files are elsewhere, ``corpus`` for a version of the corpus with its mixtures, ``lock`` for the packages that a
-job requires, and ``wheels`` for these packages for one target (its digest is made of both). An ``input`` may hold the
-files of a listing, which is its ``origin``. A row is written before anything is sent to the store, and deleted after
-everything is deleted there.
+whose files are elsewhere, ``corpus`` for a version of the corpus with its mixtures, ``lock`` for the list of packages
+that a job requires, and ``wheels`` for the files of these packages for one target (the digest depends on both). An
+``input`` may have the files of a listing; the listing is then its ``origin``. A row is written before the upload of a
+tree and deleted after all its objects.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ CORPUS = "corpus"
 
 @dataclass(frozen=True, slots=True)
 class StoredTree:
-    """A tree that may be deleted at ``delete_at`` (UTC seconds; None while needed); ``going``: it is being deleted."""
+    """A tree that may be deleted at ``delete_at`` (UTC seconds; None: needed). ``going``: its deletion has begun."""
 
     digest: str
     delete_at: int | None
@@ -56,27 +56,27 @@ def everything(tx: Connection) -> list[StoredTree]:
     return codec.records(StoredTree, tx.execute(_ALL))
 
 
-def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
-    """Record a tree to send, or that it is needed (``delete_at`` None). Raises Refused while it is deleted."""
+def record(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
+    """Record a tree before its upload, or a new ``delete_at``. Raises Refused while the tree is being deleted."""
     stored = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if stored is None:
         row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}
         tx.execute(insert(trees), row)
     elif stored.going:
         why = "no job needed it any more, and its files are being deleted from the artifact store"
-        remedy = "Try again in a minute; the daemon must run to finish that"
-        raise Refused(f"{kind} not taken", digest[:12], why, remedy)
+        remedy = "Try again in a minute; a daemon must run to finish the deletion"
+        raise Refused(f"{kind} not accepted", digest[:12], why, remedy)
     else:
         tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=delete_at, going=False))
 
 
 def copies(tx: Connection) -> dict[str, str]:
-    """Return by origin the digest of the tree with its files, which may not be complete yet."""
+    """Return the digest of the tree with the files of each origin, by origin; a tree may not be complete yet."""
     return dict(tuple(row) for row in tx.execute(_COPIES))
 
 
-def let_go(tx: Connection, digest: str, now: int) -> None:
-    """Record that a tree is being deleted: from now on no job can use it."""
+def begin_deletion(tx: Connection, digest: str, now: int) -> None:
+    """Record that the deletion of a tree begins; no job can use the tree any more."""
     tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=now, going=True))
 
 
@@ -92,7 +92,7 @@ def of_attempt(tx: Connection, job: str, attempt: int) -> tuple[str | None, str 
 
 
 def needed(tx: Connection) -> set[str]:
-    """Return the digests named by jobs of the queue and live sessions, and code and lock of all kept checkpoints."""
+    """Return the digests that jobs of the queue and live sessions use, and code and lock of all kept checkpoints."""
     digests: set[str] = set()
     for record in jobs.everything(tx):
         digests |= named_by(record.spec)

@@ -1,4 +1,4 @@
-"""Verification: the database's own checks, then every row is compared with the history of its changes."""
+"""Verification: run the database's own checks, then compare every row with the events of its changes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def verify(db: Database) -> list[str]:
     try:
         with db.read() as tx:
             problems += _storage(tx)
-        # First each row by itself, because the comparisons below need readable rows.
+        # The comparisons below need readable rows, so each row is checked first.
         problems += map(str, db.damage())
         if problems:
             return problems
@@ -63,18 +63,18 @@ def _triggers(tx: Connection) -> Iterator[str]:
     triggers = {row[0]: row[1] for row in tx.execute(_TRIGGERS[tx.dialect.name])}
     for table, needed in _TRIGGERS_NEEDED[tx.dialect.name].items():
         if triggers.get(table, 0) < needed:
-            yield f"{table} is no longer append-only: a trigger of it is gone"
+            yield f"{table} is no longer append-only: one of its triggers is missing"
 
 
 def _lease(tx: Connection) -> Iterator[str]:
     if tx.execute(select(lease.c.id)).first() is None:
-        yield "the row of the lease is gone: no daemon can start"
+        yield "the row of the lease is missing: no daemon can start"
 
 
 def _history(tx: Connection) -> Iterator[str]:
-    """Replay the events: each must begin in the state in which the previous one ended, and the last in the row's state.
+    """Check that each event begins in the state in which the previous one ended, and that the last has the row's state.
 
-    Pruned events are missing: the first event of a subject may then begin in any state, or none is left.
+    If events were pruned, the first remaining event of a subject may begin in any state, or none remains.
     """
     pruned = pruned_up_to(tx) > 0
     states: dict[tuple[str, str], dict[str, Any]] = {}

@@ -16,10 +16,9 @@ from scheduler.store.schema import model_versions, models, promotions
 class Version:
     """A version of a model.
 
-    ``digest`` is that of its checkpoint's content; ``code`` and ``environment`` are of its training.
-
-    ``mixture`` describes the data besides ``corpus``. It was initialised from the checkpoint ``parent_key`` of the job
-    ``parent``, which is version ``parent_number`` of it, or None.
+    ``digest`` is the digest of its checkpoint's content. ``code`` and ``environment`` are the digests that its training
+    used. ``mixture`` describes the data besides ``corpus``. The version was initialised from the checkpoint
+    ``parent_key`` of the job ``parent``; ``parent_number`` is the version of that checkpoint, None without a version.
     """
 
     model: str
@@ -46,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A change of the promoted version from ``was`` to ``number``; None: none."""
+    """A change of the promoted version from ``was`` to ``number``; None means no version."""
 
     model: str
     kind: Literal["promote", "rollback"]
@@ -98,7 +97,7 @@ def get(tx: Connection, model: str, number: int) -> Version:
 
 
 def named(tx: Connection, name: str) -> Version:
-    """Return the version of a name such as ``ufm@3``. Raises NotFound."""
+    """Return the version with a name such as ``ufm@3``. Raises NotFound."""
     parts = split_version(name)
     version = find(tx, *parts) if parts else None
     if version is None:
@@ -128,7 +127,7 @@ def newest_accepted(tx: Connection, model: str) -> Version | None:
 
 
 def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:
-    """Store the next state if the version's is unchanged; event ``version.<arrow>``. Raises IllegalArrow, Stale."""
+    """Store the state after ``arrow`` and write the event ``version.<arrow>``. Raises IllegalArrow, or Stale."""
     state = next_state(version.state, arrow)
     columns = model_versions.c
     still = (columns.model == version.model, columns.number == version.number, columns.state == version.state)
@@ -140,7 +139,7 @@ def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: s
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
-    """Return the checkpoints of a job that versions need, by key, with the reason."""
+    """Return why checkpoints of a job must be kept for its versions, by checkpoint key."""
     return {version.checkpoint: f"it is {version.name}" for version in everything(tx, job)}
 
 

@@ -1,4 +1,4 @@
-"""Watched runs: settled without proof by the platform, so what it shows of them later is booked."""
+"""Watched runs: they were billed without proof of their end, so later reports of the platform correct the ledger."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Watched:
 
     @property
     def over_since(self) -> int:
-        """When the run ended by our ledger; 0 if it has not."""
+        """When the run ended in our ledger, in UTC seconds; 0 if it has not ended."""
         return self.run.state.at if isinstance(self.run.state, Ended) else 0
 
 
@@ -44,13 +44,13 @@ def keys(tx: Connection) -> set[str]:
 
 
 def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
-    """Return possible charges by pool: time that was given up and may have been used unseen; they count as 0."""
+    """Return possible charges by pool, each with sign 0: time that we released but a platform may have billed."""
     charges: dict[str, tuple[Charge, ...]] = {}
     for one in everything(tx):
         if one.booked is None:
             run = one.run
-            unseen = Charge(run.planned_start, run.held_until, sign=0, run=run.key, exact=False)
-            charges[run.pool] = (*charges.get(run.pool, ()), unseen)
+            possible = Charge(run.planned_start, run.held_until, sign=0, run=run.key, exact=False)
+            charges[run.pool] = (*charges.get(run.pool, ()), possible)
     return charges
 
 

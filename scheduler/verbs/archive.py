@@ -81,7 +81,7 @@ def _week(source: Source, label: str) -> WeekOf:
 
 def _as_sent(source: Source, week: str, channel: str) -> tuple[int | None, dict[str, Any]]:
     with source.read() as tx:
-        text = outbox.words(tx, WEEKLY, week, channel)
+        text = outbox.find(tx, WEEKLY, week, channel)
     if text is None:
         raise NotFound("not found", f"no report of {week} was written for {channel}")
     if not text[1]:

@@ -57,7 +57,7 @@ def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
 def burn_downs(
     tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, charges: Mapping[str, Sequence[Charge]], now: int
 ) -> list[BurnDown]:
-    """Return the use of each quota of each pool over time: by ``charges``, and as ``plan`` expects."""
+    """Return one chart for each quota of each pool: its use up to now by ``charges``, then as ``plan`` expects."""
     observed = limits.observed(tx)
     live = runs.live(tx)
     result = []
@@ -74,13 +74,13 @@ def burn_downs(
 
 
 def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -> list[Picture]:
-    """Return the pictures of a report: its week, the next seven days, the quotas, and the losses of its jobs."""
+    """Return the charts of a report: its week, the next seven days, the quotas, and the losses of its jobs."""
     now, zone = report.made_at, report.zone
     with database.read() as tx:
         plan = plans.newest(tx)
         past = timeline(tx, pools, None, Window(report.start, report.end), now)
         coming = timeline(tx, pools, plan, Window(now, now + _AHEAD_SECONDS), now)
-        end = report.end  # the quotas at the end of that week, whenever the report is made
+        end = report.end  # the charts show the quotas at the end of the week, even if the report is made later
         booked = [entry for entry in ledger.entries(tx, since=end - ledger.LOOK_BACK_SECONDS) if entry.at < end]
         ahead, at = (plan, end) if report.so_far else (None, end - 1)
         quotas = burn_downs(tx, pools, ahead, fold(booked), at)

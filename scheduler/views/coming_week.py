@@ -23,16 +23,16 @@ from scheduler.report.timeline import LaneBar, Phase, Timeline, TimelineSession
 from scheduler.store import jobs
 from scheduler.views import chart_facts
 
-_EXPECTED = Pool("expected work", "", "")  # the last row of the picture
+_EXPECTED = Pool("expected work", "", "")  # a pool of this name is the last row of the picture
 Kind = Literal["running", "planned", "empty", "unusable"]
 
-_NAMED = 2  # a sentence names at most so many jobs and counts the others
+_NAMED_MAX = 2  # a sentence names at most this many jobs and counts the others
 _USES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of one lane's week; without a session ``job`` is empty and ``why`` is the reason."""
+    """A part of one lane's week. If it has no session, ``job`` is empty and ``why`` is the reason."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class LaneWeek:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A job that could use a gap. ``change`` is what must be changed first; empty if nothing."""
+    """A job that could use a gap. ``change`` says what must change first; it is empty if nothing must."""
 
     job: str
     change: str
@@ -60,7 +60,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Unused open hours on ``devices`` lanes starting with ``lane``; ``why`` is the reason."""
+    """Unused open hours on ``devices`` lanes from ``lane`` on; ``why`` says why no job uses them."""
 
     pool: str
     lane: int
@@ -78,7 +78,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class ComingWeek:
-    """The lanes of all pools during [start, end), their gaps, and the work that is expected."""
+    """The lanes of all pools in [start, end), their gaps, and the expected work for which hours are reserved."""
 
     start: int
     end: int
@@ -136,7 +136,7 @@ def _sessions(view: PoolView, placements: Sequence[Placement], now: int) -> list
 
 
 class _PoolWeek:
-    """The lanes of one pool, filled in order of time; gaps are booked, so that no hour is offered twice."""
+    """The lanes of one pool, filled in order of time. Gaps are booked as well, so that no hour is shown twice."""
 
     def __init__(
         self, case: Case, sessions: Sequence[_Session], number: int, until: int, obstacles: "_Obstacles"
@@ -144,7 +144,7 @@ class _PoolWeek:
         self._now, self._until, self._number, self._obstacles = case.now, until, number, obstacles
         self._free: PoolCapacity = case.capacities[number].copy()
         self._pool = self._free.pool
-        self._tall = 1 if self._pool.device_counts else self._pool.devices_per_session
+        self._height = 1 if self._pool.device_counts else self._pool.devices_per_session  # lanes of a slot
         self._slots: list[list[_Session]] = []
         self.gaps: list[Gap] = []
         for session in sessions:
@@ -159,36 +159,36 @@ class _PoolWeek:
             self._slots.append([])
 
     def lanes(self) -> Iterator[LaneWeek]:
-        """Yield the lanes; a lane that could not be used at any time is left out, unless it is the only one."""
+        """Yield the lanes. A lane that no session could use at any time is left out, unless it is the only lane."""
         for slot, sessions in enumerate(self._slots):
-            rows: list[list[Stretch]] = [[] for _ in range(self._tall)]
+            rows: list[list[Stretch]] = [[] for _ in range(self._height)]
             instant = self._now
             for session in sessions:
                 self._leave_empty(slot, rows, instant, min(session.start, self._until))
                 if session.start < self._until:
-                    self._seat(slot, rows, session)
+                    self._add_session(slot, rows, session)
                 instant = max(instant, session.end)
             self._leave_empty(slot, rows, instant, self._until)
             if slot and not sessions and all(one.kind == "unusable" for one in rows[0]):
                 continue
             for row, stretches in enumerate(rows):
-                yield LaneWeek(self._pool.name, slot * self._tall + row + 1, tuple(stretches))
+                yield LaneWeek(self._pool.name, slot * self._height + row + 1, tuple(stretches))
 
-    def _seat(self, slot: int, rows: list[list[Stretch]], session: _Session) -> None:
-        """Add a session to its lanes; devices that it does not use are a gap."""
+    def _add_session(self, slot: int, rows: list[list[Stretch]], session: _Session) -> None:
+        """Add a session to its lanes; the devices that it does not use become a gap."""
         start, end = session.start, min(session.end, self._until)
         lanes = session.lanes[:1] if self._pool.device_counts else session.lanes
-        seats = [job for job, devices in lanes for _ in range(1 if self._pool.device_counts else devices)]
+        row_jobs = [job for job, devices in lanes for _ in range(1 if self._pool.device_counts else devices)]
         for row, stretches in enumerate(rows):
-            if row < len(seats):
-                stretches.append(Stretch(start, end, session.kind, seats[row]))
-        if len(seats) < self._tall:
-            gap = self._gap(slot * self._tall + len(seats) + 1, self._tall - len(seats), start, end)
-            for stretches in rows[len(seats) :]:
+            if row < len(row_jobs):
+                stretches.append(Stretch(start, end, session.kind, row_jobs[row]))
+        if len(row_jobs) < self._height:
+            gap = self._gap(slot * self._height + len(row_jobs) + 1, self._height - len(row_jobs), start, end)
+            for stretches in rows[len(row_jobs) :]:
                 stretches.append(Stretch(start, end, "empty", why=gap.why))
 
     def _leave_empty(self, slot: int, rows: list[list[Stretch]], start: int, end: int) -> None:
-        """Add [start, end) without a session: first the hours in which one was possible, then the others."""
+        """Add [start, end) without a session, as stretches in which a session was possible or impossible."""
         stretches: list[Stretch] = []
         while start < end:
             room = self._free.room(start)
@@ -207,7 +207,7 @@ class _PoolWeek:
         for one in stretches:
             why = one.why
             if one.kind == "empty":
-                why = self._gap(slot * self._tall + 1, self._tall, one.start, one.end).why
+                why = self._gap(slot * self._height + 1, self._height, one.start, one.end).why
             for row in rows:
                 row.append(replace(one, why=why))
 
@@ -220,7 +220,7 @@ class _PoolWeek:
 
 
 def _unusable(pool: str, seconds: int, limited_by: str) -> str:
-    """Return why a lane cannot have a session."""
+    """Return why a lane cannot have a session; ``seconds`` are left until the limit ``limited_by``."""
     if seconds > 0:
         return f"{pool} has {seconds // 60} min left, too short for a session"
     if limited_by == "opening hours":
@@ -231,7 +231,7 @@ def _unusable(pool: str, seconds: int, limited_by: str) -> str:
 
 
 class _Obstacles:
-    """The obstacles between each open job and a gap, and what would remove them."""
+    """Finds out why jobs do not use a gap, and which changes would let them use it."""
 
     def __init__(self, case: Case, plan: Plan, sessions: Sequence[Sequence[_Session]], zone: str) -> None:
         self._case, self._zone, self._kept = case, zone, plan.kept
@@ -246,14 +246,14 @@ class _Obstacles:
         for placement in plan.placements:
             for lane in placement.lanes:
                 planned[lane.job] = planned.get(lane.job, 0) + lane.steps
-        # Jobs that a live run or the plan finishes are left out.
-        self._left = {
+        # Steps that neither live runs nor the plan train; a job with none left does not need a gap.
+        self._steps_left = {
             job.view.name: job.view.remaining_steps - job.expected_steps - planned.get(job.view.name, 0)
             for job in case.jobs
         }
 
     def of_gap(self, pool: int, start: int, end: int, devices: int) -> tuple[str, tuple[Use, ...]]:
-        """Return why no job uses the gap, and the jobs that could, those without a change first."""
+        """Return why no job uses the gap, and the jobs that could use it; jobs that need no change come first."""
         free: list[Use] = []
         fixable: list[Use] = []
         obstacles: list[str] = []
@@ -261,13 +261,13 @@ class _Obstacles:
             view = job.view
             if view.remaining_steps <= 0 or self._is_busy(view.name, start, end):
                 continue
-            obstacle, change = self._static(view, pool, devices) or self._dynamic(job, pool, start, end) or ("", "")
+            obstacle, change = self._unmet(view, pool, devices) or self._timing(job, pool, start, end) or ("", "")
             later = next((one for one in self._sessions.get(view.name, ()) if one[0] >= end), None)
             if not obstacle and later is not None:
                 free.append(Use(view.name, f"planned on {later[2]} at {show(later[0], self._zone)}"))
-            elif not obstacle and self._left[view.name] > 0:
+            elif not obstacle and self._steps_left[view.name] > 0:
                 free.append(Use(view.name, ""))
-            elif obstacle and (self._left[view.name] > 0 or later is not None):
+            elif obstacle and (self._steps_left[view.name] > 0 or later is not None):
                 obstacles.append(f"{view.name} {obstacle}")
                 fixable += [Use(view.name, change)] if change else []
             if len(free) == _USES_MAX:
@@ -275,17 +275,17 @@ class _Obstacles:
         for kept in self._kept:
             if kept.expected_at < end:
                 fixable.append(Use(kept.kind, f"expected {show(kept.expected_at, self._zone)}"))
-        return _why(free, obstacles), tuple([*free, *fixable][:_USES_MAX])
+        return _gap_sentence(free, obstacles), tuple([*free, *fixable][:_USES_MAX])
 
     def _is_busy(self, job: str, start: int, end: int) -> bool:
         """Return whether the job has a session during the gap, or is done before it."""
         sessions = self._sessions.get(job, ())
         return any(begins < end and ends > start for begins, ends, _ in sessions) or (
-            self._left[job] <= 0 and all(ends <= start for _, ends, _ in sessions)
+            self._steps_left[job] <= 0 and all(ends <= start for _, ends, _ in sessions)
         )
 
-    def _static(self, job: JobView, number: int, devices: int) -> tuple[str, str] | None:
-        """Return the requirement of the job that the pool does not meet, and the change that would help."""
+    def _unmet(self, job: JobView, number: int, devices: int) -> tuple[str, str] | None:
+        """Return the need of the job that the pool does not meet, and a change that helps; None if it meets all."""
         pool, needs = self._case.capacities[number].pool, job.needs
         if job.allowed_pools and pool.name not in job.allowed_pools:
             return f"may not use {pool.name}", f"if {pool.name} is among its pools"
@@ -299,45 +299,45 @@ class _Obstacles:
             return f"needs {counted(needs.devices_min, 'device')}", f"if it runs on {counted(devices, 'device')}"
         return (f"has no speed on {pool.name}", "") if pool.name not in job.rates else None
 
-    def _dynamic(self, planner_job: PlannerJob, number: int, start: int, end: int) -> tuple[str, str] | None:
-        """Return why a job that fits cannot start in time, and the change that would help."""
+    def _timing(self, planner_job: PlannerJob, number: int, start: int, end: int) -> tuple[str, str] | None:
+        """Return why a job cannot use the time of the gap, and the change that would help; None if it can."""
         case, job = self._case, planner_job.view
         reason = self._reasons.get(job.name)
         offer = case.classes[case.class_of[number]].offers[planner_job.index]
         if job.blocked is not None:
             held = isinstance(job.blocked, HeldByPerson)
-            settled = f"schedctl queue release {job.name}" if held else "once that is settled"
-            return f"waits: {job.blocked.text(self._zone)}", settled
-        needed = offer.shortest(max(1, self._left[job.name])) if offer is not None else end - start + 1
+            change = f"schedctl queue release {job.name}" if held else "when this reason has ended"
+            return f"waits: {job.blocked.text(self._zone)}", change
+        needed = offer.shortest(max(1, self._steps_left[job.name])) if offer is not None else end - start + 1
         if needed > end - start:
             return f"needs at least {-(-needed // 60)} min in one session", ""
         release = planner_job.release
         if release + needed > end:
-            return f"is not to start before {show(release, self._zone)}", "if it may start sooner"
+            return f"must not start before {show(release, self._zone)}", "if it may start earlier"
         passes_at = reason.passes_at if isinstance(reason, GateClosed) else None
         awaits = planner_job.gate_shut or planner_job.gate_parent is not None
         if job.gate is not None and awaits and (passes_at is None or passes_at + needed > end):
-            return f"waits for {job.gate.parent} at {job.gate.fraction:.0%}", f"if {job.gate.parent} is there sooner"
+            return f"waits for {job.gate.parent} at {job.gate.fraction:.0%}", f"if {job.gate.parent} gets there earlier"
         return None
 
 
-def _why(free: Sequence[Use], obstacles: Sequence[str]) -> str:
-    """Return the sentence of a gap."""
+def _gap_sentence(free: Sequence[Use], obstacles: Sequence[str]) -> str:
+    """Return why a gap is unused, as a sentence: a job that could use it, or the obstacles of the jobs."""
     if free:
         use = free[0]
-        return f"{use.job} could use it, and is {use.change}" if use.change else f"{use.job} could use it"
+        return f"{use.job} could use it and is {use.change}" if use.change else f"{use.job} could use it"
     if not obstacles:
-        return "no job is left for it"
-    more = len(obstacles) - _NAMED
-    return f"no job fits: {'; '.join(obstacles[:_NAMED])}" + (f"; {more} more" if more > 0 else "")
+        return "no job is left that could use it"
+    more = len(obstacles) - _NAMED_MAX
+    return f"no job fits: {'; '.join(obstacles[:_NAMED_MAX])}" + (f"; {more} more" if more > 0 else "")
 
 
 def week_timeline(week: ComingWeek, pools: Mapping[str, Pool], tx: Connection) -> Timeline:
-    """Return the picture of the week: sessions, empty hours, and a row of expected work."""
+    """Return the week as a timeline: sessions, empty hours, and a row for expected work."""
     bars: dict[tuple[str, int, Stretch], list[int]] = {}
-    talls = {name: 1 if pool.device_counts else pool.devices_per_session for name, pool in pools.items()}
+    rows_per_slot = {name: 1 if pool.device_counts else pool.devices_per_session for name, pool in pools.items()}
     for row in week.lanes:
-        slot, lane = divmod(row.lane - 1, talls[row.pool])
+        slot, lane = divmod(row.lane - 1, rows_per_slot[row.pool])
         for one in row.stretches:
             if one.kind != "unusable":
                 bars.setdefault((row.pool, slot, one), []).append(lane)
@@ -363,7 +363,7 @@ def week_timeline(week: ComingWeek, pools: Mapping[str, Pool], tx: Connection) -
 
 
 def alike_gaps(week: ComingWeek) -> list[tuple[str, str, list[Gap]]]:
-    """Return (reason, jobs that could use them, gaps) for gaps of a pool with the same reason, by first start."""
+    """Return (reason, jobs that could use them, gaps) for all gaps of a pool with the same reason, by first start."""
     alike = grouped(((gap.pool, gap.why), gap) for gap in week.gaps)
     return [(why, _uses(gaps), gaps) for (_, why), gaps in alike.items()]
 

@@ -1,4 +1,4 @@
-"""Costs: the hours and the money of each job, pool and ISO week, spent and planned."""
+"""Costs: spent and planned hours and money by job, pool and ISO week."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from scheduler.core.run import lane_seconds
 from scheduler.store import ledger, plans, prices, runs
 
 OTHERS = ""
-"""The job of hours that the platform bills and no run of ours explains."""
+"""The job of hours that the platform billed and that no run of ours explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a job costs on a pool in the week that starts at ``week``; seconds of sessions, micro-dollars.
+    """The cost of a job on a pool in the week from ``week`` (UTC seconds): seconds of sessions and micro-dollars.
 
     Jobs that share a session share its cost by their time on its devices, so that the rows add up to the bill.
     """
@@ -40,9 +40,9 @@ def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now:
     for pool, charges in ledger.charges(tx, first).items():
         for charge in charges:
             for week in _weeks(calendar, max(charge.start, first), charge.end):
-                mine = lanes.get(charge.run or "", ())
-                used = lane_seconds(mine, max(charge.start, week.start), min(charge.end, week.end))
-                shares = _shares([(lane.job, used[lane.index]) for lane in mine]) or {OTHERS: 1.0}
+                run_lanes = lanes.get(charge.run or "", ())
+                used = lane_seconds(run_lanes, max(charge.start, week.start), min(charge.end, week.end))
+                shares = _shares([(lane.job, used[lane.index]) for lane in run_lanes]) or {OTHERS: 1.0}
                 for job, share in shares.items():
                     row = spent[week.start, pool, job]
                     row[0] += charge.within(week.start, week.end) * share
@@ -67,7 +67,7 @@ def _weeks(calendar: Calendar, start: int, end: int) -> Iterator[Window]:
 
 
 def _shares(devices: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Return the share of each job in a session, by its devices, or its seconds on them."""
+    """Return the share (0 to 1) of each job in a session, from (job, devices or seconds on devices) of its lanes."""
     total = sum(count for _, count in devices)
     result: dict[str, float] = defaultdict(float)
     for job, count in devices:

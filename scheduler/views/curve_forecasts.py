@@ -1,4 +1,4 @@
-"""Curve forecasts: what a job's metric will be, what more hours buy, and which jobs are worth more hours."""
+"""Curve forecasts: the future of a job's metric, the gain of more hours, and the jobs that deserve more hours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from scheduler.views.coming_week import ComingWeek
 from scheduler.views.training import TrainingProgress
 
 HOURS = 5.0
-_DRAWN = 24  # bands of a curve
+_DRAWN = 24  # number of bands of a drawn curve
 _LESS_IS_MORE = ("loss", "error", "perplexity")  # parts of the names of metrics that are good when they are low
-_HOPELESS = 0.05
+_HOPELESS = 0.05  # the advice is to stop a job whose goal is less probable than this
 _NOTHING, _LITTLE, _MUCH = 0.001, 0.005, 0.01  # gains, as shares of the metric
 Verdict = Literal["stop", "grow", "halve", "keep", ""]
 
@@ -45,11 +45,11 @@ class Bought:
 
 @dataclass(frozen=True, slots=True)
 class JobForecast:
-    """The forecast of a metric of a job; ``points`` are its checkpoints. Without a forecast, ``why`` says why.
+    """The forecast of a job's metric from its ``points``, (step, metric) of checkpoints; ``why`` it has no forecast.
 
-    ``now`` is the metric at the newest checkpoint without its noise, ``target`` that at the target step, which is
-    reached at ``done_at`` (UTC seconds). ``goal`` is what the job's stop rule or its quality gate wants (``goal_of``):
-    it is reached by the target step with the probability ``chance``, and probably at ``goal_step`` and ``goal_at``.
+    ``now`` is the smoothed metric at the newest checkpoint, ``target`` the forecast at the target step, which is
+    reached at ``done_at`` (UTC seconds). ``goal`` is the value that a stop rule or a quality gate requires (see
+    ``goal_of``). The job reaches it by the target step with the probability ``chance``, expected at ``goal_step``.
     """
 
     job: str
@@ -72,10 +72,10 @@ class JobForecast:
 
 @dataclass(frozen=True, slots=True)
 class JobAdvice:
-    """One job of the advice. ``free_hours`` are those of the coming week that it could use, and ``free`` what they buy.
+    """The advice for one job. ``free_hours`` are the unused hours of the coming week that it could use.
 
-    ``used_hours`` are device hours of the last seven days, ``used_steps`` and ``used_gain`` what they bought. The
-    ``command`` carries the verdict out; "keep" needs none.
+    ``free`` is the effect of these hours. ``used_hours`` are its device hours of the last seven days, ``used_steps``
+    and ``used_gain`` their effect. ``command`` carries out the verdict; the verdict "keep" has none.
     """
 
     forecast: JobForecast
@@ -91,10 +91,10 @@ class JobAdvice:
 
 @dataclass(frozen=True, slots=True)
 class HoursAdvice:
-    """The jobs by what ``hours`` more buy, as a share of the metric, best first; ``free_hours`` of the week by pool.
+    """The jobs, ordered by the gain of ``hours`` more hours as a share of the metric, highest gain first.
 
-    ``for_tpu`` are the jobs that could use the TPU of a pool, and do not name it among their needs. ``half_empty`` are
-    those that used at most half of the memory of their GPUs in the last seven days.
+    ``free_hours`` are the unused hours of the coming week by pool. ``for_tpu`` are jobs that could run on a TPU but do
+    not name it in their needs; ``half_empty`` used at most half of their GPU memory in the last seven days.
     """
 
     start: int
@@ -107,12 +107,12 @@ class HoursAdvice:
 
 
 class JobCurve:
-    """The curve of one job, with all that is asked of it."""
+    """The curve of one job, and the forecasts that follow from it."""
 
     def __init__(
-        self, tx: Connection, record: JobRecord, going: TrainingProgress, plan: Plan | None, now: int, metric: str = ""
+        self, tx: Connection, record: JobRecord, state: TrainingProgress, plan: Plan | None, now: int, metric: str = ""
     ) -> None:
-        self.spec, self._going, self._plan, self._now = record.spec, going, plan, now
+        self.spec, self._state, self._plan, self._now = record.spec, state, plan, now
         rule = self.spec.stop
         self.metric = metric or (rule.metric if rule else "held_out_loss")
         self.goal, self.goal_of, self.aim = _goal(self.spec, self.metric)
@@ -126,21 +126,21 @@ class JobCurve:
         self.newest = self.points[-1][0] if self.points else 0
 
     def gain(self, before: float, after: float) -> float:
-        """Return by how much ``after`` is better."""
+        """Return by how much ``after`` is better than ``before``; negative if it is worse."""
         return before - after if self.aim == "low" else after - before
 
     def at(self, step: int | None) -> int | None:
-        """Return when a step will have been trained, by the plan; None if it is unknown or past."""
+        """Return when the plan trains a step, in UTC seconds; None if that is unknown or the step is past."""
         if step is None:
             return None
-        per_second, until = (self._going.steps_per_hour or 0.0) / HOUR, self._going.ends_at
+        per_second, until = (self._state.steps_per_hour or 0.0) / HOUR, self._state.ends_at
         live = (until, per_second) if until else None
-        ahead = forecast(self.spec.name, step - self._going.step, self._plan, 0.0, None, self._now, live)
+        ahead = forecast(self.spec.name, step - self._state.step, self._plan, 0.0, None, self._now, live)
         return ahead.expected if ahead else None
 
     def buys(self, hours: float) -> Bought | None:
         """Return the effect of more hours at the measured speed; fewer hours if the forecast does not reach so far."""
-        speed = self._going.steps_per_hour or 0.0
+        speed = self._state.steps_per_hour or 0.0
         steps = min(round(hours * speed), (REACH - 1) * self.newest)
         if self.curve is None or steps <= 0:
             return None
@@ -149,7 +149,7 @@ class JobCurve:
         return Bought(hours, steps, band, gain, gain / hours)
 
     def reaches(self, goal: float) -> int | None:
-        """Return the first step at which the goal is reached more probably than not; None if no forecast reaches it."""
+        """Return the first step at which the goal is reached with probability 0.5; None if no forecast reaches it."""
         first, last = self.newest, REACH * self.newest
         if self.curve is None or self.curve.chance(goal, last) < 0.5:
             return None
@@ -159,7 +159,7 @@ class JobCurve:
         return first
 
     def forecast(self, hours: float) -> JobForecast:
-        """Return the whole forecast."""
+        """Return the forecast of the job, with the effect of ``hours`` more hours."""
         target = self.spec.target_step
         forecast = JobForecast(self.spec.name, self.metric, self.aim, target, self.points, done_at=self.at(target))
         if self.curve is None:
@@ -212,25 +212,25 @@ def _goal(
 def hours_advice(
     tx: Connection,
     records: Sequence[JobRecord],
-    goings: Sequence[TrainingProgress],
+    progress_of_jobs: Sequence[TrainingProgress],
     pools: Mapping[str, Pool],
     plan: Plan | None,
     week: ComingWeek | None,
     hours: float,
     now: int,
 ) -> HoursAdvice:
-    """Return the advice for jobs whose training state is in ``goings``."""
+    """Return the advice for jobs; ``progress_of_jobs`` is the training progress of ``records``, in the same order."""
     gaps = week.gaps if week else ()
     free: dict[str, float] = {}
     for gap in gaps:
         free[gap.pool] = free.get(gap.pool, 0.0) + gap.length / HOUR
     rows = []
-    for record, going in zip(records, goings, strict=True):
-        could = sum(free[name] for name in free if name in pools and _may_use(record.spec, pools[name]))
-        rows.append(JobCurve(tx, record, going, plan, now).advice(tx, hours, min(could, WEEK / HOUR)))
+    for record, progress in zip(records, progress_of_jobs, strict=True):
+        usable_hours = sum(free[name] for name in free if name in pools and _may_use(record.spec, pools[name]))
+        rows.append(JobCurve(tx, record, progress, plan, now).advice(tx, hours, min(usable_hours, WEEK / HOUR)))
     shares = [share for row in rows if (share := share_per_hour(row.forecast)) is not None]
     usual = median(shares) if len(shares) > 1 else None
-    judged = [_judged(row, record.spec, usual) for row, record in zip(rows, records, strict=True)]
+    judged = [_with_verdict(row, record.spec, usual) for row, record in zip(rows, records, strict=True)]
     order = sorted(judged, key=lambda row: share_per_hour(row.forecast) or -inf, reverse=True)
     specs, tpu = [record.spec for record in records], any(pool.kind == "tpu" for pool in pools.values())
     for_tpu = tuple(spec.name for spec in specs if tpu and could_use_tpu(spec))
@@ -244,22 +244,22 @@ def _may_use(spec: JobSpec, pool: Pool) -> bool:
 
 
 def share_per_hour(one: JobForecast) -> float | None:
-    """Return by which share of the metric an hour more improves it."""
+    """Return the gain of one more hour as a share of the metric; None without a forecast."""
     return one.bought.gain_per_hour / abs(one.now) if one.bought and one.now else None
 
 
-def _judged(row: JobAdvice, spec: JobSpec, usual: float | None) -> JobAdvice:
-    """Return the advice with its verdict; ``usual`` is the median share that an hour improves the metric of a job."""
+def _with_verdict(row: JobAdvice, spec: JobSpec, usual: float | None) -> JobAdvice:
+    """Return the advice with its verdict; ``usual`` is the median gain of an hour over all jobs, as a share."""
     one, bought, share = row.forecast, row.forecast.bought, share_per_hour(row.forecast)
     if share is None or bought is None or one.now is None:
         return replace(row, why=one.why or "its speed is not known")
     rank = f"schedctl queue priority {one.job}"
     edges = [band.low if one.aim == "low" else band.high for band in (one.bands[0], bought.band)]
-    luck = abs(edges[1] - edges[0]) / abs(one.now)  # what it gains where all goes well
+    best_gain = abs(edges[1] - edges[0]) / abs(one.now)  # between the favourable edges of both bands
     verdict: tuple[Verdict, str, str] = "keep", "an hour gains about as much as usual", ""
     if one.chance is not None and one.chance < _HOPELESS:
-        verdict = "stop", f"it will miss the {one.goal:.4g} of its {one.goal_of}", f"schedctl queue cancel {one.job}"
-    elif share * bought.hours < _NOTHING and luck < _LITTLE:
+        verdict = "stop", f"it will miss its {one.goal_of} of {one.goal:.4g}", f"schedctl queue cancel {one.job}"
+    elif share * bought.hours < _NOTHING and best_gain < _LITTLE:
         verdict = "stop", f"{bought.hours:g} h more gain next to nothing", f"schedctl queue cancel {one.job}"
     elif bought.band.step > spec.target_step and share * bought.hours >= _MUCH:
         command = f"schedctl queue edit {one.job} --set target_step={bought.band.step}"

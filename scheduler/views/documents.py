@@ -1,4 +1,4 @@
-"""JSON documents of the scheduler's values, with the keys of ``--json`` and the API; docs/cli.md lists them."""
+"""JSON documents of jobs, runs, checkpoints and plans, with the keys of ``--json`` and the API (docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def picked(value: object, *names: str) -> dict[str, Any]:
 
 def job_state_json(state: JobState | RunState) -> dict[str, Any]:
     """Return the name of a state and its own fields."""
-    # The fields of a slotted dataclass; asdict would copy each deeply, a thousand times for a long queue.
+    # Reads the slots, because asdict would copy every field deeply, a thousand times for a long queue.
     return {"state": type(state).__name__.lower(), "state_detail": picked(state, *state.__slots__)}
 
 
@@ -53,7 +53,7 @@ def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
 
 
 def wait_json(wait: Wait | None) -> dict[str, Any] | None:
-    """Return why a session waits in its platform's queue, None when it does not."""
+    """Return why a session waits in its platform's queue; None if it does not wait."""
     return picked(wait, "why", "since", "starts_at", "place") if wait else None
 
 

@@ -1,7 +1,7 @@
-"""Long work: background work of the daemon that takes more than a moment, with its failures, for display.
+"""Long work: background work of the daemon that takes a minute or fails, for display.
 
-Its state is written as one event whenever it changes, so that status, page and needs read one row. The work of a daemon
-that has ended counts as over; the next daemon starts it again.
+Its state is written as one event whenever it changes, so that status, page and needs read one row. When a daemon
+starts, the work of the previous daemon counts as ended; the new daemon starts it again.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from scheduler.store import events
 
 WORK = "daemon.work"
 _SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0
-_KEPT_WALL_SECONDS = 120.0  # work that starts again within this time after its end counts as the same piece
-_STANDS_WALL_SECONDS = 1_800.0
+_KEPT_WALL_SECONDS = 120.0  # work that starts again within this time counts as one piece of work
+_STALLED_WALL_SECONDS = 1_800.0
 _WHY_CHARACTERS = 300
-# Names of calls by kind, for people. Platforms that do not answer are reported by service/faults/places.py.
-_WORDS = {
+# Descriptions of calls by kind, for people. Platforms that do not answer are reported elsewhere (service/faults).
+_TEXTS = {
     "data": "training data of {}",
     "inputs": "input {}",
     "wheels": "packages of {}",
@@ -27,8 +27,8 @@ _WORDS = {
     "version": "test set of {}",
     "verdict": "verdict on {}",
     "deploy": "deployment of {}",
-    "target": "look at {}",
-    "collect": "what {} left",
+    "target": "query of {}",
+    "collect": "outputs of {}",
     "open": "access to {}",
     "letters": "messages",
     "mail": "messages by {}",
@@ -38,15 +38,15 @@ _WORDS = {
     "manifests": "artifact store",
     "flag": "artifact store",
     "components": "artifact store",
-    "catch up": "look back after a restore",
+    "catch up": "search for sessions after a restore",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One piece of work: ``state`` is under way, standing still (no progress for half an hour) or failed.
+    """One piece of work. ``state`` is "under way", "standing still" (no progress for half an hour) or "failed".
 
-    ``since`` is the scheduled second of its start; ``told`` is its progress, or why it failed.
+    ``since`` is its start in scheduled UTC seconds; ``told`` is its progress, or why it failed.
     """
 
     what: str
@@ -56,7 +56,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class _Last:
+class _Progress:
     since: int
     progress: str
     changed_at: int
@@ -64,37 +64,39 @@ class _Last:
 
 
 class LongWork:
-    """Watches the long work of one daemon. Its state need not survive a restart."""
+    """Watches the long work of one daemon. Its state is not needed after a restart."""
 
     def __init__(self) -> None:
-        self._last: dict[str, _Last] = {}
+        self._last: dict[str, _Progress] = {}
         self._failed_since: dict[str, int] = {}
         self._written: list[Work] = []
 
-    def note(self, ports: Ports, now: int) -> None:
-        """Write an event with running and failed work if it has changed."""
+    def record(self, ports: Ports, now: int) -> None:
+        """Write an event with the running and the failed work if it has changed since the last event."""
         second = ports.clock.wall_seconds(1.0)
         for one in ports.calls.slow(_DATA_SHOWN_WALL_SECONDS):
-            if one.kind not in _WORDS or (
+            if one.kind not in _TEXTS or (
                 one.kind not in {"data", "wheels", "deploy"} and one.wall_seconds < _SHOWN_WALL_SECONDS
             ):
                 continue
             began = now - round(one.wall_seconds / second)
-            state = self._last.setdefault(_named(one.kind, one.name), _Last(began, one.progress, now, now))
+            state = self._last.setdefault(_describe(one.kind, one.name), _Progress(began, one.progress, now, now))
             state.seen_at = now
             if state.progress != one.progress:
                 state.progress, state.changed_at = one.progress, now
-        going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
+        running_now = {(_describe(kind, name)) for kind in _TEXTS for name in ports.calls.under_way(kind)}
         for what, state in list(self._last.items()):
-            kept = what == _WORDS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS
-            if what not in going and not kept:
+            kept = what == _TEXTS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS
+            if what not in running_now and not kept:
                 del self._last[what]
-        failures = {_named(kind, name): why for (kind, name), why in ports.calls.failures().items() if kind in _WORDS}
+        failures = {
+            _describe(kind, name): why for (kind, name), why in ports.calls.failures().items() if kind in _TEXTS
+        }
         self._failed_since = {what: self._failed_since.get(what, now) for what in failures}
         running = [
             Work(
                 what,
-                "standing still" if (now - state.changed_at) * second >= _STANDS_WALL_SECONDS else "under way",
+                "standing still" if (now - state.changed_at) * second >= _STALLED_WALL_SECONDS else "under way",
                 state.since,
                 state.progress,
             )
@@ -118,5 +120,5 @@ def long_work(tx: Connection) -> Sequence[Work]:
     return [Work(**one) for one in newest[0].data.get("work", ())] if newest else []
 
 
-def _named(kind: str, name: str) -> str:
-    return _WORDS[kind].format(name)
+def _describe(kind: str, name: str) -> str:
+    return _TEXTS[kind].format(name)

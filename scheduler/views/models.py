@@ -18,7 +18,7 @@ from scheduler.views.documents import picked
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """Charged metered seconds and micro-dollars; a session with two jobs counts half for each."""
+    """Billed seconds and micro-dollars; a session with two jobs counts half for each job."""
 
     seconds: int = 0
     microdollars: int = 0
@@ -59,9 +59,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """All details of a version. ``children`` are versions and jobs that were initialised from it.
+    """All details of a version. ``children`` are the versions and jobs that were initialised from it.
 
-    ``returned_parent`` is set if the version that it was initialised from was later rolled back or overruled.
+    ``returned_parent`` is true if its own parent version was later rolled back or overruled.
     """
 
     listed: ListedVersion
@@ -76,7 +76,7 @@ class VersionFacts:
     deployments: tuple[Deployment, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return it in plain JSON types: the fields of the list, and the others."""
+        """Return all fields as plain JSON types, those of ``listed`` and ``version`` on the top level."""
         whole = asdict(self)
         return {**asdict(self.version), **whole.pop("listed"), **{k: v for k, v in whole.items() if k != "version"}}
 
@@ -100,18 +100,18 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
     """Return all details of a version."""
     listed = next(one for one in model(tx, version.model).versions if one.number == version.number)
     parent = versions.of_checkpoint(tx, version.parent_key) if version.parent_key else None
-    tried, key = evaluations.of_version(tx, version), version.checkpoint
-    born = [one.name for one in versions.everything(tx) if one.parent_key == key]
-    scoring = {one.job for one in tried}
-    begun = [job for job, origin in generations.parents(tx).items() if origin == key and job not in scoring]
+    evaluation_rows, key = evaluations.of_version(tx, version), version.checkpoint
+    child_versions = [one.name for one in versions.everything(tx) if one.parent_key == key]
+    scoring = {one.job for one in evaluation_rows}
+    child_jobs = [job for job, origin in generations.parents(tx).items() if origin == key and job not in scoring]
     return VersionFacts(
         listed=listed,
         version=version,
         returned_parent=parent is not None and parent.state == "rejected",
-        children=(*born, *begun),
+        children=(*child_versions, *child_jobs),
         training=_training_cost(tx, version),
         evaluating=_evaluating_cost(tx, version),
-        evaluations=tuple(tried),
+        evaluations=tuple(evaluation_rows),
         verdicts=tuple(evaluations.verdicts_of(tx, version)),
         overrules=tuple(evaluations.overrules_of(tx, version)),
         deployments=tuple(one for one in deployments.of_model(tx, version.model) if one.number == version.number),
@@ -119,13 +119,13 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
 
 
 def cost(tx: Connection, version: ListedVersion) -> ModelCost:
-    """Return the charged cost of the training and all evaluations of a version."""
+    """Return the billed cost of the training and of all evaluations of a version."""
     whole = versions.get(tx, version.model, version.number)
     return _training_cost(tx, whole) + _evaluating_cost(tx, whole)
 
 
 def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
-    """Return the lineage of versions as lines, children indented below parents; ``marks`` are words after a name."""
+    """Return the lineage of versions as lines, children below their parents. ``marks`` replace the state by name."""
     everyone = [version for one in listed for version in one.versions]
     names = {version.name for version in everyone}
     below = grouped((version.parent if version.parent in names else "", version) for version in everyone)
@@ -146,13 +146,13 @@ def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
 
 def _model(tx: Connection, name: str, versions_of_model: Sequence[Version]) -> Model:
     moves = versions.promotions_of(tx, name)
-    force = next((one.number for one in moves[:1]), None)
+    promoted = next((one.number for one in moves[:1]), None)
     serving = grouped((one.number, one.target) for one in deployments.of_model(tx, name) if one.state == "serving")
     listed = tuple(
         ListedVersion(
             **picked(version, "name", "model", "number", "step", "state", "why", "created_at"),
-            in_force=version.number == force,
-            promoted=version.number == force,
+            in_force=version.number == promoted,
+            promoted=version.number == promoted,
             parent=_parent(tx, version),
             serving=tuple(serving.get(version.number, ())),
         )
@@ -173,7 +173,7 @@ def _parent(tx: Connection, version: Version) -> str:
 
 
 def _training_cost(tx: Connection, version: Version) -> ModelCost:
-    """Return the charged cost of the attempts of its generation, up to the one that saved it."""
+    """Return the billed cost of the attempts of its generation, up to the attempt that saved its checkpoint."""
     named = split_key(version.checkpoint)
     if named is None:
         return ModelCost()

@@ -40,10 +40,10 @@ from scheduler.views.long_work import long_work
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 CLAIMED = "session.taken"
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", conditions.BLIND)
-REPORT_AGAIN = "weekly-report-again"  # this duty exists while a report could not be made
-_TRIES_SHOWN = 3  # a message that failed so often needs an action
+REPORT_AGAIN = "weekly-report-again"  # a due time with this name exists while a report could not be made
+_TRIES_SHOWN = 3  # a message that failed this often needs an action
 _REFUSALS = 5  # refused launches of a pool in a row
-_STRAY_SECONDS = 2 * HOUR  # a session that goes on is reported again every hour
+_STRAY_SECONDS = 2 * HOUR  # a session that still runs is reported again every hour, so older reports have ended
 
 
 def needs(
@@ -54,10 +54,10 @@ def needs(
     alarms: Sequence[Event] | None = None,
     read_plan: Callable[[Connection], Plan | None] = plans.newest,
 ) -> list[Need]:
-    """Return the actions required of a person, from the present state and the events after ``since``.
+    """Return the actions required of a person, from the present state and the events from ``since`` on.
 
-    ``pools`` are the configured pools; others are ignored. ``alarms`` are the events of the kinds :data:`ALARMS` if the
-    caller has read them; ``read_plan`` returns the newest plan, cached if possible.
+    Only the configured ``pools`` count. ``alarms`` are the events of the kinds :data:`ALARMS` if the caller has read
+    them; ``read_plan`` returns the newest plan, which a caller may have cached.
     """
     queue, plan = jobs.everything(tx), read_plan(tx)
     return [
@@ -98,7 +98,7 @@ def watch_needs(ports: Ports, now: int, since: int) -> int:
 
 
 def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Yield needs of jobs that cannot continue without a person."""
+    """Yield the needs of jobs that cannot continue without a person."""
     stopped = {job.spec.name: job for job in queue if isinstance(job.state, Failed | Cancelled)}
     for job in queue:
         name = job.spec.name
@@ -138,7 +138,7 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
 
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
-    """Yield deadlines that the newest plan's forecast misses in its late case, or that have no forecast."""
+    """Yield deadlines that the late case of the newest plan's forecast misses, and deadlines without a forecast."""
     dated = [job for job in queue if job.spec.deadline is not None and not jobs.has_time(job.spec, now)]
     dated = [job for job in dated if not isinstance(job.state, Cancelled | Failed)]
     left = {job.spec.name: steps for job in dated if (steps := job.spec.target_step - job.done_step) > 0}
@@ -196,8 +196,8 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
 def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
     """Yield lasting problems of live sessions and open jobs, changes that agents propose, and refused settings.
 
-    The problems are sessions that cannot be handled or run on unwanted, jobs that run but cannot be planned, jobs that
-    were planned at least twice without a launch, and unclaimed live sessions, which block all launches.
+    The problems are sessions that cannot be handled or that still run unwanted, running jobs that cannot be planned,
+    jobs that were planned at least twice without a launch, and unclaimed live sessions, which block all launches.
     """
     late, live = watched.keys(tx), {run.key for run in runs.live(tx)}
     training, waiting = ({job.spec.name for job in queue if isinstance(job.state, kind)} for kind in (Active, Queued))
@@ -209,12 +209,12 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
         (conditions.LAUNCH_POSTPONED, "job cannot be launched", "schedctl plan explain {}", waiting),
         (conditions.OFFERED, "session offered", "schedctl handover claim {}", live),
         (conditions.PROPOSED, "agent asks", "schedctl agents approve {}", None),
-        (conditions.RELOAD_REFUSED, "settings not taken over", "schedctl config check", None),
+        (conditions.RELOAD_REFUSED, "settings not reloaded", "schedctl config check", None),
     ):
-        for odd in conditions.standing(tx, kind):
-            if among is None or odd.subject in among:
-                why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
-                yield Need(what, odd.subject, why, remedy.format(odd.subject), odd.since)
+        for problem in conditions.standing(tx, kind):
+            if among is None or problem.subject in among:
+                why = "it waits for a person to claim it" if kind == conditions.OFFERED else problem.why
+                yield Need(what, problem.subject, why, remedy.format(problem.subject), problem.since)
 
 
 def _facts(tx: Connection) -> Iterator[Need]:
@@ -225,7 +225,7 @@ def _facts(tx: Connection) -> Iterator[Need]:
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
-    """Return by pool the (instant, reason) of launches refused since the last accepted one, oldest first."""
+    """Return (instant, reason) of the launches refused since the last accepted launch, by pool and oldest first."""
     result: dict[str, list[tuple[int, str]]] = {}
     for run in runs.since(tx, since):
         refused = result.setdefault(run.pool, [])
@@ -237,9 +237,9 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
 
 
 def _versions(tx: Connection) -> Iterator[Need]:
-    """Yield the newest version of each model if its scores are missing or it was not accepted.
+    """Yield needs of the newest version of each model: no scores, not accepted, or accepted but not promoted.
 
-    A model with a version that was rolled back by votes is included until a person promotes one.
+    A version that the daemon rolled back after votes is a need until a person promotes a version of the model.
     """
     for version in {one.model: one for one in versions.everything(tx)}.values():
         moved = next(iter(versions.promotions_of(tx, version.model)), None)
@@ -249,21 +249,21 @@ def _versions(tx: Connection) -> Iterator[Need]:
             yield Need(
                 "version rolled back", before, f"{moved.why}; {back}", f"schedctl models show {before}", moved.at
             )
-        force = versions.in_force(tx, version.model)
-        if version.state == "accepted" and (force is None or force.number < version.number):
-            words = [one.at for one in evaluations.verdicts_of(tx, version)]
-            words += [one.at for one in evaluations.overrules_of(tx, version)]
-            since = max(words, default=version.created_at)
+        promoted = versions.in_force(tx, version.model)
+        if version.state == "accepted" and (promoted is None or promoted.number < version.number):
+            decided_at = [one.at for one in evaluations.verdicts_of(tx, version)]
+            decided_at += [one.at for one in evaluations.overrules_of(tx, version)]
+            since = max(decided_at, default=version.created_at)
             remedy = f"schedctl models promote {version.name} --reason WHY"
             why = f"accepted ({version.why}), but not promoted yet"
             yield Need("version waits for promotion", version.name, why, remedy, since)
-        tried = evaluations.of_version(tx, version)
-        if version.state == "candidate" and tried and tried[-1].state == "failed":
+        rows = evaluations.of_version(tx, version)
+        if version.state == "candidate" and rows and rows[-1].state == "failed":
             remedy = f"schedctl models evaluate {version.name}"
-            yield Need("evaluation failed", version.name, tried[-1].error, remedy, tried[-1].ended_at)
+            yield Need("evaluation failed", version.name, rows[-1].error, remedy, rows[-1].ended_at)
         elif version.state in {"rejected", "inconclusive"} and not evaluations.overrules_of(tx, version):
             verdicts = evaluations.verdicts_of(tx, version)
-            # otherwise it was accepted once and a person rolled it back
+            # If the newest verdict differs from the state, a person rolled back an accepted version.
             if verdicts and verdicts[-1].verdict == version.state:
                 why = f"{version.state}: {version.why}"
                 yield Need(
@@ -282,16 +282,17 @@ def _deployments(tx: Connection) -> Iterator[Need]:
         version = versions.find(tx, row.model, row.number)
         if row.state != "serving" or version is None or version.state != "rejected":
             continue
-        force = versions.in_force(tx, row.model)
-        by_itself = row.by == deployments.DAEMON and force is not None  # an automatic target gets what is promoted
-        if not by_itself and (row.model, row.target) not in replaced:
-            remedy = f"schedctl models deploy {force.name if force else row.model} --to {row.target}"
+        promoted = versions.in_force(tx, row.model)
+        # The daemon itself deploys the promoted version to an automatic target.
+        is_automatic = row.by == deployments.DAEMON and promoted is not None
+        if not is_automatic and (row.model, row.target) not in replaced:
+            remedy = f"schedctl models deploy {promoted.name if promoted else row.model} --to {row.target}"
             why = f"{row.version} was rolled back ({version.why}) and is still deployed"
             yield Need("rolled back, still deployed", f"{row.model} at {row.target}", why, remedy, row.served_at)
 
 
 def _messages(tx: Connection, since: int) -> Iterator[Need]:
-    """Yield one line per channel that does not accept its messages."""
+    """Yield one need for each channel that rejects its messages, and one if a report could not be made."""
     for one in outbox.stuck(tx, _TRIES_SHOWN, since):
         why = f"{counted(one.messages, 'message')}, {counted(one.attempts, 'try', 'tries')}: {one.why}"
         yield Need("message not delivered", one.channel, why, "schedctl doctor", one.since)
@@ -306,7 +307,7 @@ def _long_work(tx: Connection) -> Iterator[Need]:
         if one.state == "failed":
             yield Need("work failed", one.what, one.told, "schedctl doctor", one.since)
         elif one.state == "standing still":
-            why = f"nothing new for half an hour{': ' * bool(one.told)}{one.told}"
+            why = f"no progress for half an hour{': ' * bool(one.told)}{one.told}"
             yield Need("work stands still", one.what, why, "schedctl doctor", one.since)
 
 
@@ -317,12 +318,12 @@ def _alarms(alarms: Sequence[Event], since: int, now: int) -> Iterator[Need]:
         match event.kind:
             case "quota.orphan_suspected":
                 unexplained = event.data.get("seconds", 0) / 3_600
-                why = f"{unexplained:.2f} h that no run of ours explains"
+                why = f"{unexplained:.2f} h were billed that no run of ours explains"
                 remedy = f"schedctl runs list --pool {event.subject}"
                 yield Need("use by others suspected", event.subject, why, remedy, event.at)
             case "session.orphan" if now - event.at < _STRAY_SECONDS:
                 pool = str(event.data.get("pool"))
-                why = f"runs on {pool} as {event.data.get('remote_id')}, and no run of ours names it"
+                why = f"runs on {pool} as {event.data.get('remote_id')}, but no run in the database belongs to it"
                 yield Need("session without a run", event.subject, why, f"schedctl runs list --pool {pool}", event.at)
             case "checkpoint.quarantined":
                 why = str(event.data.get("why"))

@@ -28,16 +28,16 @@ from scheduler.views.needs import needs
 from scheduler.views.training import TrainingProgress, trainings
 from scheduler.views.verdict import Verdict, verdict
 
-# Missed cycles before a warning; in real time, since a platform may take a minute to answer.
+# A warning needs this many missed cycles, plus real time in which a slow platform may answer.
 _CYCLES_MISSED = 3
 _SLACK_WALL_SECONDS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonHealth:
-    """``leader`` holds the lease, ``cycled_at`` is the scheduled second of the newest cycle; both may be None.
+    """The daemon that holds the lease (``leader``) and the time of its newest cycle, in scheduled UTC seconds.
 
-    ``problem`` is a sentence, empty if there is no problem; ``over``: the rehearsal of this database has ended.
+    Both are None if unknown. ``problem`` is a sentence, empty without a problem. ``over``: the rehearsal has ended.
     """
 
     leader: str | None
@@ -71,10 +71,10 @@ def daemon_health(
 
 @dataclass(frozen=True, slots=True)
 class PoolNow(GpuUse):
-    """The state of a pool; ``closed_until`` is null if it is open or closed without an end.
+    """The state of a pool; ``closed_until`` is None if the pool is open or closed without an end.
 
-    ``gpu_memory_bytes`` is the peak of all live sessions, ``gpu_watts`` their sum, ``gpu_busy`` and ``gpu_throttled``
-    are their means; null if none has reported it.
+    Of its live sessions, ``gpu_memory_bytes`` is the peak, ``gpu_watts`` the sum, ``gpu_busy`` and ``gpu_throttled``
+    are the means; None if no session has reported the value.
     """
 
     name: str
@@ -87,7 +87,7 @@ class PoolNow(GpuUse):
     closed_why: str
 
 
-# How the values of several sessions become one of their pool.
+# The function that combines the values of all sessions of a pool into one.
 _COMBINED: Mapping[str, Any] = {"gpu_memory_bytes": max, "gpu_busy": fmean, "gpu_watts": fsum, "gpu_throttled": fmean}
 
 
@@ -97,7 +97,7 @@ def _gpu_metrics(reports: Collection[LaneReport]) -> dict[str, Any]:
 
 
 def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
-    """Return the pools, by name; ``live`` are the live runs."""
+    """Return the states of the pools, sorted by name; ``live`` are the live runs."""
     closures, paused = limits.closures(tx), limits.paused(tx)
     live = list(live)
     running = Counter(run.pool for run in live)
@@ -128,7 +128,7 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state at ``at``. ``waits`` is why jobs wait, ``next`` the next session, both by job."""
+    """The state at ``at`` (UTC seconds). By job, ``waits`` is why it waits and ``next`` its next session."""
 
     at: int
     verdict: Verdict
@@ -150,12 +150,12 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     """Return the overview of ``pools``; ``beat_seconds`` is the heartbeat interval. Raises StoreFailure."""
     plan = plans.newest(tx)
     live = queue_waits.attach(tx, runs.live(tx))
-    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
+    start_or_reload = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for lane in placement.lanes:
             coming.setdefault(lane.job, placement)
-    # A finished evaluation is left out: the version shows its result.
+    # Finished evaluations are left out, because the version shows their results.
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
     quotas = tuple(meters(tx, pools, now))
@@ -172,7 +172,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
             paused=limits.paused(tx) is not None,
         ),
         daemon=daemon,
-        read_anew_at=life[0].at if life and life[0].kind == "daemon.reloaded" else None,
+        read_anew_at=next((one.at for one in start_or_reload if one.kind == "daemon.reloaded"), None),
         live=tuple(live),
         jobs=queue,
         trainings=going,

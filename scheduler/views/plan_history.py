@@ -1,4 +1,4 @@
-"""Plan diff: the changes from a stored plan to the newest one, apart from sessions that started in between."""
+"""Plan diff: the changes from a stored plan to the newest plan, and the sessions that started in between."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class SessionChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Two plans and their differences. Sessions that started in between count for both."""
+    """Two plans and their differences. Sessions that started in between count for both plans."""
 
     before: Plan
     after: Plan
@@ -38,7 +38,7 @@ class PlanDiff:
 def compare(
     database: Database, pools: Mapping[str, Pool], now: int, horizon_seconds: int, since: int | None = None
 ) -> PlanDiff:
-    """Compare the newest plan with the one before it, or with the one current at ``since``. Raises NotFound."""
+    """Compare the newest plan with the previous plan, or with the newest plan of ``since``. Raises NotFound."""
     with database.read() as tx:
         after = plans.newest(tx)
         if after is None:
@@ -59,7 +59,7 @@ def compare(
 
 
 def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple[SessionChange, ...]:
-    """Return the sessions that differ, by start; ``launched`` are the runs reserved between the two plans."""
+    """Return the sessions that differ, sorted by start; ``launched`` are the runs reserved between the two plans."""
     changes: list[SessionChange] = []
     runs = grouped(
         ((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), run) for run in launched

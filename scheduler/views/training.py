@@ -24,13 +24,13 @@ from scheduler.store.series import Point
 from scheduler.views.documents import picked
 
 Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
-"""The state of a job's live session; empty without one.
+"""The state of a job's live session; empty without a live session.
 
-``waits`` is one in its platform's queue, ``silent`` one whose last word is late.
+``waits``: it is in its platform's queue. ``silent``: its next heartbeat is late.
 """
 
 CURVED = 40
-"""Of so many jobs at most the points are read: more than a screen shows."""
+"""The points of at most this many jobs are read, more than a screen shows."""
 
 _PHASES: Mapping[str, Health] = {"training": "trains", "saving": "saves", "stopping": "stops", "ended": "stops"}
 _BEATS_MISSED = 3
@@ -43,11 +43,10 @@ _DRAWN = 60  # points of a sparkline
 class TrainingProgress(GpuUse):
     """The training progress of a job; instants are UTC seconds, None means unknown.
 
-    ``saved_step`` is that of the newest checkpoint, ``step`` the newest step reported by the live session. ``loss`` is
-    the newest loss; ``trend`` the relative change of the mean over the last tenth of its points from the tenth before.
-    ``losses`` are (step, loss), held-out losses if at least two are known. ``steps_per_hour`` is measured unless
-    ``guessed``. ``week_change`` is the difference of the last of ``losses`` from that of seven days ago, or the first
-    since then.
+    ``saved_step`` is the step of the newest checkpoint, ``step`` the newest step reported by the live session. ``loss``
+    is the newest loss; ``trend`` is the relative change of its mean from the second-last to the last tenth of its
+    points. ``losses`` are (step, loss), held-out losses if at least two are known. ``steps_per_hour`` is measured
+    unless ``guessed``. ``week_change`` is the newest loss minus the loss of seven days ago, or the first since then.
     """
 
     job: str
@@ -175,7 +174,7 @@ def _health(
 
 
 def _trend(losses: Sequence[float]) -> float | None:
-    """Return the relative change of the mean of the last tenth from that of the tenth before; None for few points."""
+    """Return the relative change of the mean from the second-last to the last tenth; None for too few points."""
     tenth = max(1, len(losses) // 10)
     if len(losses) < 2 * tenth or not (before := fmean(losses[-2 * tenth : -tenth])):
         return None
@@ -183,14 +182,14 @@ def _trend(losses: Sequence[float]) -> float | None:
 
 
 def _week_change(losses: Sequence[tuple[int, float | None]], now: int) -> float | None:
-    """Return the newest loss minus that of a week ago, or the oldest since then; None for fewer than two."""
+    """Return the newest loss minus the loss of a week ago, or minus the oldest since then; None for fewer than two."""
     before = max((at for at, _ in losses if at <= now - WEEK), default=None)
     finite_losses = [loss for at, loss in losses if loss is not None and (before is None or at >= before)]
     return finite_losses[-1] - finite_losses[0] if len(finite_losses) > 1 else None
 
 
 def _spread(points: Sequence[Point]) -> float | None:
-    """Return the relative standard error of the speed of an attempt, from its points; None for too few."""
+    """Return the relative standard error of an attempt's speed, from its points; None for too few points."""
     speeds = [
         (after.step - before.step) / (after.at - before.at)
         for before, after in pairwise(points)
@@ -211,9 +210,9 @@ def _drawn(held: Sequence[Point], training: Sequence[Point]) -> tuple[tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class ShareNow:
-    """The job's ``part`` of the device hours that it shares with ``partners``, 0 to 1; None without any hours.
+    """The ``part`` (0 to 1) of a job in the device hours that it shares with ``partners``.
 
-    Live sessions count in full.
+    ``so_far`` is the part that it has used, None before any hours were used. Live sessions count in full.
     """
 
     partners: tuple[str, ...]
@@ -227,7 +226,7 @@ class ShareNow:
 
 
 def share_now(tx: Connection, name: str) -> ShareNow | None:
-    """Return the share of the job ``name``; None without a share, or if its partner has left the queue."""
+    """Return the share of the job ``name``; None if it has no share, or if its partner has left the queue."""
     shares = hour_shares(tx, jobs.everything(tx))
     mine = shares.get(name)
     if mine is None:

@@ -1,4 +1,4 @@
-"""Verdict: one line on whether training is on track, the next session, the cost and the actions required."""
+"""Verdict: one line that says whether training is on track, with the next session, the cost and the actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from scheduler.report.report import Need
 from scheduler.views.training import TrainingProgress
 
 AT_RISK = "deadline at risk"
-"""The remedy for a job that may miss its deadline."""
+"""The name of the action required for a job that may miss its deadline."""
 
 _CLEAR_SECONDS = 6 * 86_400
 
@@ -52,7 +52,7 @@ def verdict(
     *,
     paused: bool = False,
 ) -> Verdict:
-    """Return the verdict; ``coming`` has the next planned session by job, ignored while everything is ``paused``."""
+    """Return the verdict; ``coming`` is the next planned session by job, ignored while everything is ``paused``."""
     live = [one for one in trainings if one.health and one.health != "waits"]
     ahead = [(placement.start, job, placement.pool) for job, placement in coming.items() if placement.start > now]
     at, job, pool = (None, None, None) if paused else min(ahead, default=(None, None, None))

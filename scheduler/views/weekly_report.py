@@ -48,7 +48,7 @@ _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
 
 @dataclass(frozen=True, slots=True)
 class WeekOf:
-    """A named span of time: ISO week ``2026-W47`` from Monday midnight to Monday midnight in a zone."""
+    """An ISO week such as ``2026-W47``, from Monday midnight to Monday midnight in a time zone (UTC seconds)."""
 
     label: str
     start: int
@@ -63,7 +63,7 @@ def week_named(label: str, zone: str, now: int = 0) -> WeekOf:
         return _named(this if label == "this" else calendar.window_at(this.start - 1), zone)
     year, number = (digits(part, date.max.year) for part in (label.partition("-W")[0], label.partition("-W")[2]))
     if year is None or number is None:
-        raise ValueError(f"{label!r} is no week")
+        raise ValueError(f"{label!r} is not an ISO week such as 2026-W47")
     monday = date.fromisocalendar(year, number, 1)
     noon = datetime.combine(monday + timedelta(days=1), datetime.min.time(), ZoneInfo(zone))
     return _named(calendar.window_at(int(noon.timestamp())), zone)
@@ -75,7 +75,7 @@ def _named(window: Window, zone: str) -> WeekOf:
 
 
 def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zone: str, now: int) -> Report:
-    """Return the report of a week; of the current week, up to now. Raises StoreFailure."""
+    """Return the report of a week; the report of the current week ends at ``now``. Raises StoreFailure."""
     last = Calendar("week", zone).window_at(week.start - 1)
     with database.read() as tx:
         records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
@@ -92,7 +92,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         since = jobs.first_added(tx)
         judged = [_judged(tx, verdict) for verdict in evaluations.verdicts_between(tx, week.start, week.end)]
 
-        def known_at_its_end(start: int, end: int) -> WeekFacts:
+        def facts_at_end(start: int, end: int) -> WeekFacts:
             # Expired checkpoints count as well: retention deletes files, not history.
             saved = [record.manifest for record in records if record.seen_at < end]
             booked = [entry for entry in entries if entry.at < end]
@@ -101,7 +101,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         so_far = week.start < now < week.end
         end = now if so_far else week.end
         gpus = gpus_of(series.gpu_metrics(tx, week.start, end), pools, [record.spec for record in queue])
-        this, before = known_at_its_end(week.start, end), known_at_its_end(last.start, last.end)
+        this, before = facts_at_end(week.start, end), facts_at_end(last.start, last.end)
     return report_of(
         ReportFacts(
             label=week.label,
@@ -125,14 +125,14 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
 
 
 def _judged(tx: Connection, verdict: StoredVerdict) -> JudgedVersion:
-    force = versions.in_force(tx, verdict.model)
+    promoted = versions.in_force(tx, verdict.model)
     name = version_name(verdict.model, verdict.number)
     reason = str(verdict.evidence.get("reason", ""))
-    return JudgedVersion(name, verdict.verdict, reason, force is not None and force.name == name)
+    return JudgedVersion(name, verdict.verdict, reason, promoted is not None and promoted.name == name)
 
 
 def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:
-    """Return the report in one format; all formats have the same content. ``pictures`` go into HTML."""
+    """Return the report in one format. All formats have the same content; only HTML has the ``pictures``."""
     match form:
         case "text":
             return text_of(document_of(report))
@@ -150,7 +150,7 @@ def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> st
 
 # The facts of a week, read from the database.
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
-    """Read everything that touched [start, end) in one read transaction."""
+    """Return the facts of [start, end), read in one transaction; ``scale`` is that of the clock, 1 for real time."""
     with database.read() as tx:
         # Expired checkpoints count as well: retention deletes files, not history.
         good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
@@ -167,7 +167,7 @@ def facts_within(
     manifests: Sequence[Manifest],
     queue: Sequence[JobRecord],
 ) -> WeekFacts:
-    """Return the facts of [start, end) from loaded rows, and the runs that overlap it."""
+    """Return the facts of [start, end) from loaded ledger entries, manifests and jobs; runs are read here."""
     week_runs = queue_waits.attach(tx, runs.between(tx, start, end))
     touched = [run for run in week_runs if run.planned_start < end]
     parents = generations.parents(tx)

@@ -45,7 +45,7 @@ def test_another_daemon_takes_over_within_two_lease_lengths(cluster: Cluster, wa
         cluster.daemons["a"].send_signal(signal.SIGCONT)
         ended = cluster.stage.ended(cluster.daemons["a"], seconds=60)
         assert ended.code == 8, ended.err
-        assert "another daemon took the lease" in ended.err
+        assert "another daemon acquired the lease" in ended.err
         assert "Traceback" not in ended.err
     cluster.settle("b")
     assert audit(cluster.stage).all == []

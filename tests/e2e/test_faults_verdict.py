@@ -63,7 +63,7 @@ JUDGED = (
     "scheduler.service.versions.model_sync._create_version",  # both are committed
     "scheduler.service.versions.model_sync.scores_of",
     "scheduler.store.evaluations.end",
-    "scheduler.store.evaluations.say",  # the verdict is written, and not committed
+    "scheduler.store.evaluations.add_verdict",  # the verdict is written, and not committed
     "scheduler.store.versions.note_promotion",
     "scheduler.service.versions.model_sync._write",
 )
@@ -73,7 +73,7 @@ TAKEN_BACK = (
     "scheduler.service.versions.model_sync.roll_back_by_votes",
 )
 COMMITTED = "scheduler.service.versions.model_sync.judge_and_store"
-SHORT = ("scheduler.store.evaluations.begin", "scheduler.store.evaluations.say")
+SHORT = ("scheduler.store.evaluations.begin", "scheduler.store.evaluations.add_verdict")
 
 
 class House:

@@ -164,7 +164,7 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
     run = run_of(first.digest, 1)
     run = replace(run, lanes=(replace(run.lanes[0], trees={"lock": f"lock/{lock}"}),))
     with database.write() as tx:
-        trees.note(tx, "lock", lock, NOW + 3 * DAY)
+        trees.record(tx, "lock", lock, NOW + 3 * DAY)
         job_rows.note_launch(tx, "ufm", "kaggle")
         runs.insert(tx, run, NOW)
     queue.change(database, "ufm", NOW, "ann", code=second)

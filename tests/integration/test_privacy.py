@@ -61,7 +61,7 @@ def test_what_was_open_before_is_told_with_the_command_that_closes_it(tmp_path: 
 
 def test_a_wrong_file_to_restore_is_blamed_and_not_the_database(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("Dear reader, this is no database. " * 100)
-    with pytest.raises(DatabaseCorrupt, match="no backup of ours") as refused:
+    with pytest.raises(DatabaseCorrupt, match="not a backup of ours") as refused:
         restore(tmp_path / "letter.txt", tmp_path / "scheduler.db")
     assert "db restore" not in str(refused.value)
     assert "db verify" not in str(refused.value)

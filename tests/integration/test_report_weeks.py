@@ -110,7 +110,7 @@ def test_a_week_says_how_its_gpus_were_used(tmp_path: Path) -> None:
     with database.write() as tx:
         for step, at, busy in ((100, OVER.end - HOUR, 0.3), (200, OVER.end - 1, 0.5), (300, OVER.end, 0.9)):
             point = Point("ufm", 1, step, at, 2.0, None, gpu_memory_bytes=step << 25, gpu_busy=busy, gpu_watts=70.0)
-            series.note(tx, point, 9_000)
+            series.add(tx, point, 9_000)
     (gpus,) = (
         one
         for one in document_of(make_report(database, {"desk": POOL}, OVER, "UTC", NEXT.end)).sections

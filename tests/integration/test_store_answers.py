@@ -249,9 +249,9 @@ def test_messages_that_fail_again_and_again_are_stuck_and_what_was_sent_is_forgo
         tried = tx.exec_driver_sql("SELECT attempts, why FROM outbox ORDER BY id").all()
         assert [tuple(row) for row in tried] == [(3, ""), (2, ""), (0, "")]
         assert [outbox.empty(tx, before, 9) for before in (NOW + 1, NOW + 2, NOW + 2)] == [0, 1, 0]
-        assert outbox.words(tx, "weekly", "1", "mail") == (NOW + 1, {})
-        assert outbox.words(tx, "weekly", "2", "mail") == (NOW + 2, {"text": "2"})
-        assert outbox.words(tx, "weekly", "4", "mail") is None
+        assert outbox.find(tx, "weekly", "1", "mail") == (NOW + 1, {})
+        assert outbox.find(tx, "weekly", "2", "mail") == (NOW + 2, {"text": "2"})
+        assert outbox.find(tx, "weekly", "4", "mail") is None
 
 
 # Totals

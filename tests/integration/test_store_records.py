@@ -375,9 +375,9 @@ def test_what_was_sent_is_forgotten_in_parts_and_never_sent_again(database: Data
             "3": {"mail": None},
         }
         assert outbox.empty(tx, NOW + 1, 10) == 1
-        assert outbox.words(tx, "weekly", "1", "mail") == (NOW, {})
-        assert outbox.words(tx, "weekly", "2", "mail") == (NOW + 1, {"subject": "2"})
-        assert outbox.words(tx, "weekly", "4", "mail") is None
+        assert outbox.find(tx, "weekly", "1", "mail") == (NOW, {})
+        assert outbox.find(tx, "weekly", "2", "mail") == (NOW + 1, {"subject": "2"})
+        assert outbox.find(tx, "weekly", "4", "mail") is None
         assert outbox.empty(tx, NOW + 9, 1) == 1, "what is empty already takes no place"
         assert outbox.empty(tx, NOW + 9, 1) == 0
         assert not outbox.add(tx, "weekly", "1", "mail", {}, NOW + 9)

@@ -102,7 +102,7 @@ UNGUARDED = {
         ("UPDATE lanes SET outcome = NULL WHERE run = 'run-old'", "its lane 0 (ufm) has no outcome"),
         ("UPDATE lanes SET live = false WHERE run = 'run-live'", "is open, but does not hold ucm"),
         ("DELETE FROM lanes WHERE run = 'run-live'", "run run-live has no lane"),
-        ("DELETE FROM lease", "the row of the lease is gone"),
+        ("DELETE FROM lease", "the row of the lease is missing"),
         (
             "UPDATE jobs SET state_detail = replace(state_detail, 'run-live', 'run-old') WHERE name = 'ucm'",
             "job ucm is active in run run-old, which is not live",
@@ -127,7 +127,7 @@ def test_planted_damage_is_found(week: Database, damage: str, finding: str) -> N
 def test_missing_triggers_are_found(week: Database) -> None:
     with week.write() as tx:
         tx.execute(text(UNGUARDED[tx.dialect.name][0]))
-    assert verify(week) == ["ledger is no longer append-only: a trigger of it is gone"]
+    assert verify(week) == ["ledger is no longer append-only: one of its triggers is missing"]
 
 
 def test_a_pruned_history_is_in_order_and_damage_in_the_rest_is_still_found(week: Database) -> None:

@@ -67,12 +67,12 @@ def test_a_verdict_is_written_once_and_stays(database: Database) -> None:
         jobs.add(tx, JobSpec("ufm-eval-1", "evaluate", ("score",), 1, 1.0), NOW)
         evaluations.begin(tx, version, "ufm-eval-1", "a" * 64, "b" * 64, NOW)
         (evaluation,) = evaluations.open_ones(tx)
-        evaluations.say(tx, evaluation, "c" * 64, "rejected", {"gates": []}, NOW)
+        evaluations.add_verdict(tx, evaluation, "c" * 64, "rejected", {"gates": []}, NOW)
         evaluations.end(tx, evaluation, "scored", NOW)
     with database.write() as tx, pytest.raises(Stale):
         evaluations.end(tx, evaluation, "failed", NOW, "late")
     with pytest.raises(Refused), database.write() as tx:
-        evaluations.say(tx, evaluation, "c" * 64, "accepted", {}, NOW)
+        evaluations.add_verdict(tx, evaluation, "c" * 64, "accepted", {}, NOW)
     with pytest.raises(Refused, match="append-only"), database.write() as tx:
         tx.exec_driver_sql("UPDATE verdicts SET verdict = 'accepted'")
     with database.read() as tx:

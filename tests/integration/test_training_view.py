@@ -137,7 +137,7 @@ def test_of_many_points_as_many_are_kept_as_a_picture_shows(database: Database) 
     with database.write() as tx:
         jobs.add(tx, SPEC, NOW)
         for step in range(1, 1_001):
-            series.note(tx, series.Point("ufm", 1, step, NOW + step, 1 / step, None), 100_000)
+            series.add(tx, series.Point("ufm", 1, step, NOW + step, 1 / step, None), 100_000)
         assert [point.step for point in series.of_job(tx, "ufm")] == [1, 251, 501, 751]
 
 
@@ -151,7 +151,7 @@ def test_what_an_attempt_trained_anew_replaces_what_was_told_of_it_before() -> N
 def test_a_job_that_takes_a_removed_ones_name_has_a_curve_of_its_own(database: Database) -> None:
     with database.write() as tx:
         jobs.add(tx, SPEC, NOW)
-        series.note(tx, series.Point("ufm", 1, 5, NOW, 1.0, None), 100)
+        series.add(tx, series.Point("ufm", 1, 5, NOW, 1.0, None), 100)
         jobs.remove(tx, "ufm", NOW, "me")
         jobs.add(tx, SPEC, NOW)
         assert series.of_job(tx, "ufm") == []

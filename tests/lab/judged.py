@@ -13,7 +13,7 @@ def judge(tx: Any, version: Version, arrow: Literal["accept", "reject"], why: st
     (evaluation,) = evaluations.of_version(tx, version)
     evaluations.end(tx, evaluation, "scored", at)
     verdict = next(word for word, one in OF_VERDICT.items() if one == arrow)
-    evaluations.say(tx, evaluation, "e" * 64, verdict, {"findings": []}, at)  # type: ignore[arg-type]
+    evaluations.add_verdict(tx, evaluation, "e" * 64, verdict, {"findings": []}, at)  # type: ignore[arg-type]
     return versions.move(tx, version, arrow, why, at)
 
 

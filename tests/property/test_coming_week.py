@@ -64,13 +64,13 @@ def test_a_child_that_waits_for_its_parent_could_use_a_gap_if_the_parent_were_so
     week = week_of(Snapshot(EPOCH, (parent, child), (PoolView(KAGGLE), PoolView(LOCAL)), WEEK))
     (gap,) = [gap for gap in week.gaps if gap.pool == LOCAL.name]
     assert "child waits for parent at 100%" in gap.why
-    assert ("child", "if parent is there sooner") in [(use.job, use.change) for use in gap.could_use]
+    assert ("child", "if parent gets there earlier") in [(use.job, use.change) for use in gap.could_use]
 
 
 def test_hours_without_work_are_empty_closed_hours_and_used_quotas_are_not() -> None:
     local = replace(LOCAL, hours=(DailyHours("UTC", 20 * HOUR, 8 * HOUR),))
     week = week_of(Snapshot(EPOCH, (job("one", 1),), (PoolView(KAGGLE), PoolView(local)), WEEK))
-    assert {gap.why for gap in week.gaps} == {"no job is left for it"}
+    assert {gap.why for gap in week.gaps} == {"no job is left that could use it"}
     hours = {pool: sum(gap.length for gap in week.gaps if gap.pool == pool) / HOUR for pool in ("kaggle", "local")}
     assert 28 <= hours["kaggle"] <= 30
     assert 80 <= hours["local"] <= 84
@@ -83,7 +83,7 @@ def test_a_lane_beside_a_job_that_is_alone_in_its_session_is_a_gap() -> None:
     kaggle = replace(KAGGLE, devices_per_session=2)
     week = week_of(Snapshot(EPOCH, (job("one", 5, ("kaggle",)),), (PoolView(kaggle),), WEEK))
     beside = [gap for gap in week.gaps if gap.devices == 1]
-    assert [(gap.lane, gap.start, gap.why) for gap in beside] == [(2, EPOCH, "no job is left for it")]
+    assert [(gap.lane, gap.start, gap.why) for gap in beside] == [(2, EPOCH, "no job is left that could use it")]
     assert week.lanes[0].stretches[0].job == "one"
     assert week.lanes[1].stretches[0].kind == "empty"
 

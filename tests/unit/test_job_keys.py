@@ -60,7 +60,7 @@ def test_a_new_key_is_stored_and_older_rows_have_its_default() -> None:
     assert codec.built(WarmJob, document) == job
     del document["warm_up_seconds"]
     assert codec.built(WarmJob, document).warm_up_seconds == 30
-    with pytest.raises(ValueError, match="warm_up_seconds is no int"):
+    with pytest.raises(ValueError, match="warm_up_seconds is not of type int"):
         codec.built(WarmJob, {**document, "warm_up_seconds": "5m"})
 
 

@@ -388,7 +388,7 @@ class QueueWaits:
         if changed:
             with self._ports.write() as tx:
                 for key, wait in changed.items():
-                    queue_waits.note(tx, key, wait, now)
+                    queue_waits.record(tx, key, wait, now)
         self._stored = {key: wait for key, wait in (waits | changed).items() if wait is not None}
 
     def _differs(self, before: Wait, wait: Wait, now: int) -> bool:

@@ -31,7 +31,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, series, watched
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
-from scheduler.store.training_data import note as note_training_data
+from scheduler.store.training_data import record as record_training_data
 
 WATCHED_SECONDS = DAY  # how long a run that ended without proof is watched after the end of its hold
 LINGERS_SECONDS = HOUR  # how long a session without a final report is watched after its last sign of life
@@ -63,7 +63,7 @@ def apply(
                 runs.note_restored(tx, run.key, lane.index, heartbeat.restored_step)
             record = jobs.find(tx, lane.job) if heartbeat is not None else None
             if heartbeat is not None and record is not None:
-                note_training_data(tx, lane.job, run.key, heartbeat.training_data, now)
+                record_training_data(tx, lane.job, run.key, heartbeat.training_data, now)
                 _record_metrics(tx, lane, heartbeat, record.spec.target_step, now)
                 _learn(ports, tx, run, lane, record, heartbeat, now)
     for step in steps:
@@ -265,7 +265,7 @@ def _record_metrics(tx: Connection, lane: Lane, report: LaneReport, target_step:
         at = now if report.at is None else min(now, report.at)
         data = {name: getattr(report, name) for name in series.FIGURES}
         point = series.Point(lane.job, lane.attempt, report.step, at, **data)
-        series.note(tx, point, target_step)
+        series.add(tx, point, target_step)
 
 
 def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord, report: LaneReport, now: int) -> None:

@@ -59,14 +59,14 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 def note(tx: Connection, spec: JobSpec) -> None:
     """Record that a job needs its code, lock file, corpus and inputs, so that they are kept. Raises Refused."""
     if spec.code is not None:
-        trees.note(tx, "code", spec.code.digest, None)
+        trees.record(tx, "code", spec.code.digest, None)
     if spec.requirements is not None:
-        trees.note(tx, "lock", spec.requirements.digest, None)
+        trees.record(tx, "lock", spec.requirements.digest, None)
     if spec.mixture is not None and spec.mixture.corpus:
-        trees.note(tx, trees.CORPUS, spec.mixture.corpus, None)
+        trees.record(tx, trees.CORPUS, spec.mixture.corpus, None)
     evaluation = spec.evaluation
     for one in (*spec.inputs, *([evaluation.test_set] if evaluation and evaluation.test_set.digest else ())):
-        trees.note(tx, one.kind, one.digest, None)
+        trees.record(tx, one.kind, one.digest, None)
 
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
@@ -171,7 +171,7 @@ def put_tree(
     """
     packed = pack_folder(folder, kind, tree.by_gigabytes(lambda size: tell(f"read {size}")))
     with database.write() as tx:
-        trees.note(tx, kind, packed.digest, delete_at, origin)
+        trees.record(tx, kind, packed.digest, delete_at, origin)
     prefix = tree.tree_prefix(kind, packed.digest)
     if heal:
         drop_damaged(artifacts, prefix, {tree.LISTING: packed.digest, **{one: one for one in packed.tree.pieces}}, tell)
@@ -364,7 +364,7 @@ class TrainingData:
                     _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
             stored_digests = {stored.digest for stored in trees.everything(tx)}
             for version in {*self.folder.versions(), built.version} - (stored_digests - {built.version}):
-                trees.note(tx, trees.CORPUS, version, None)
+                trees.record(tx, trees.CORPUS, version, None)
             events.append(tx, "corpus.built", built.version, now, by, texts=built.rows, bytes=built.train_text_bytes)
         self.folder.make_current(built.version, fingerprint)
         return built
@@ -426,7 +426,7 @@ def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> N
     """Pin a job to a version, unless it is pinned or its data have been changed meanwhile. Raises Refused."""
     record = jobs.find(tx, job)
     if record is not None and record.removed_at is None and record.spec.mixture == wanted:
-        trees.note(tx, trees.CORPUS, version, None)
+        trees.record(tx, trees.CORPUS, version, None)
         jobs.change_spec(tx, job, now, "daemon", mixture=replace(wanted, corpus=version))
 
 

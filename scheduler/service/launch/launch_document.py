@@ -160,7 +160,7 @@ def _store_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str,
         needed = [pin for pin in pins if not image.has(pin.name)]
         files = download(needed, image.target, Path(folder), variables) if needed else []
         with ports.write() as tx:
-            trees.note(tx, "wheels", locks.wheels_digest(lock, target), None)
+            trees.record(tx, "wheels", locks.wheels_digest(lock, target), None)
         digests = {}
         for number, file in enumerate(files):
             tell(f"stores the wheels, {number} of {len(files)}")

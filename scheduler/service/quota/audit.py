@@ -104,7 +104,7 @@ def _read_one(ports: Ports, name: str) -> int | None:
         if closure is not None and closure.cause.of_quota_reading:
             limits.open_pool(tx, name, now)
         if price is not None:
-            prices.note(tx, pool, price.microdollars, price.source, now)
+            prices.record(tx, pool, price.microdollars, price.source, now)
         for reading in readings:
             enter = _enter_shared if reading.shared else _enter
             enter(ports, tx, pool, reading, now)

@@ -252,8 +252,8 @@ def take_up(database: Database, name: str, version: str, now: int, by: str, grac
             return record
         if isinstance(record.state, Active) and mixture.corpus:
             over = runs.get(tx, record.state.run).held_until
-            trees.note(tx, trees.CORPUS, mixture.corpus, max(over, now) + grace_seconds)
-        trees.note(tx, trees.CORPUS, version, None)
+            trees.record(tx, trees.CORPUS, mixture.corpus, max(over, now) + grace_seconds)
+        trees.record(tx, trees.CORPUS, version, None)
         return jobs.change_spec(tx, name, now, by, mixture=replace(mixture, corpus=version))
 
 

@@ -175,7 +175,7 @@ def keep_code(
             packed, listing = pack(code, sink)
         if database is not None:
             with database.write() as tx:
-                trees.note(tx, "code", packed.digest, delete_at)
+                trees.record(tx, "code", packed.digest, delete_at)
         if heal is not None and (why := _damage(artifacts, packed.digest, Path(folder))):
             heal(f"The code {packed.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
             for name in (tree.LISTING, tree.CONTENT):
@@ -254,7 +254,7 @@ def keep_lock(
     requirements, data = lock_packages(spec, spec.requirements, pools)
     digest = requirements.digest
     with database.write() as tx:
-        trees.note(tx, "lock", digest, delete_at)
+        trees.record(tx, "lock", digest, delete_at)
     drop_damaged(artifacts, lock_prefix(digest), {LOCK: digest})
     artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
     return requirements
@@ -332,7 +332,7 @@ def take_input(
         listing, pinned = _pin(wanted, hub_token, published)
         digest = hashlib.sha256(listing).hexdigest()
         with database.write() as tx:
-            trees.note(tx, wanted.kind, digest, delete_at)
+            trees.record(tx, wanted.kind, digest, delete_at)
         if heal:
             drop_damaged(artifacts, tree.tree_prefix(wanted.kind, digest), {tree.LISTING: digest})
         artifacts.create(f"{tree.tree_prefix(wanted.kind, digest)}/{tree.LISTING}", listing)

@@ -237,11 +237,11 @@ def retain_trees(ports: Ports, now: int) -> None:
                 going.append(tree)
             elif {tree.digest, tree.origin} & needed:
                 if tree.delete_at is not None:
-                    trees.note(tx, tree.kind, tree.digest, None)
+                    trees.record(tx, tree.kind, tree.digest, None)
             elif tree.delete_at is None:
-                trees.note(tx, tree.kind, tree.digest, now + ports.policy.retention.grace_seconds)
+                trees.record(tx, tree.kind, tree.digest, now + ports.policy.retention.grace_seconds)
             elif tree.delete_at <= now:
-                trees.let_go(tx, tree.digest, now)
+                trees.begin_deletion(tx, tree.digest, now)
                 going.append(tree)
     for tree in going:
         try:

@@ -71,7 +71,7 @@ class ModelSync:
     def _due_models(self, tx: Connection) -> list[str]:
         """Return the models with a saved step that is due for a version; each is checked once for every saved step."""
         due, not_due = [], {}
-        for record in jobs.judged(tx):
+        for record in jobs.with_evaluation(tx):
             name, spec = record.spec.name, record.spec
             saved = (record.checkpoint, spec.evaluation, spec.target_step, record.fenced_attempt)
             newest = checkpoints.find(tx, record.checkpoint or "") if self._not_due.get(name) != saved else None
@@ -287,7 +287,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
         "set_uses": evaluations.uses(tx, evaluation.set_digest) + 1,
         "scorer": evaluation.scorer_digest,
     }
-    evaluations.say(tx, evaluation, digest, judgement.verdict, evidence, now)  # type: ignore[arg-type] # no error here
+    evaluations.add_verdict(tx, evaluation, digest, judgement.verdict, evidence, now)  # type: ignore[arg-type] # no error here
     judged = versions.move(tx, version, OF_VERDICT[judgement.verdict], judgement.reason[:1_000], now)
     wanted = case.spec.evaluation
     if judged.state == "accepted" and wanted is not None and wanted.promote == "automatic":

@@ -153,7 +153,7 @@ def evaluate(
     jobs.add(tx, spec, now, by)
     beginning = generations.begin(tx, name, 1, now)
     generations.pin(tx, beginning, version.model, version.step, version.checkpoint, now, by)
-    _expect(tx, name, evaluations.alike(tx, scorer, test_set.digest), now)
+    _expect(tx, name, evaluations.similar_jobs(tx, scorer, test_set.digest), now)
     evaluations.begin(tx, version, name, test_set.digest, scorer, now)
     if version.state not in {"accepted", "retired"}:  # these are scored for comparison only and keep their state
         versions.move(tx, version, "evaluate", "", now, by, job=name)

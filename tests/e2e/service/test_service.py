@@ -119,7 +119,7 @@ def test_a_daemon_told_of_broken_settings_keeps_the_old_ones_and_says_so(install
     installed.run("systemctl", "kill", "--signal=HUP", "--kill-who=main", UNIT)
     installed.until(lambda: "config.not_reloaded" in installed.journal(), "a refusal")
     installed.write(CONFIG, settings)
-    assert "settings not taken over" in installed.schedctl("status")
+    assert "settings not reloaded" in installed.schedctl("status")
     assert installed.until_working() == pid
 
 

@@ -125,7 +125,7 @@ def test_a_limit_that_was_seen_at_no_time_of_a_calendar_is_told_as_damage(
     answer = schedctl("quota")
     assert answer.code == 4, answer.err
     assert "table limits" in answer.err
-    assert "column at: 9223372036854775807 is no time that a calendar knows" in answer.err
+    assert "column at: 9223372036854775807 is not a time in the years 1 to 9999" in answer.err
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -184,7 +184,7 @@ def test_verify_lists_every_damaged_row_and_not_the_first_alone(schedctl: Schedc
     assert found.code == 9
     assert "table jobs, row ulm, column state_detail: not UTF-8 at byte 0" in found.out
     assert "table jobs, row uff-main, column spec: cannot be read: " in found.out
-    assert "table rates, row ufm/kaggle, column sigma: wide is no number" in found.out
+    assert "table rates, row ufm/kaggle, column sigma: wide is not a number" in found.out
 
 
 def test_the_daemon_ends_with_4_and_names_the_row(schedctl: Schedctl, whole: bytes, home: Path) -> None:

@@ -168,7 +168,7 @@ def test_a_job_that_leaves_a_gpu_half_empty_is_offered_more_work_for_it(world: D
     def report(step: int, memory_bytes: int, at: int = NOW - 60) -> None:
         gpus = {"gpu_busy": 0.41, "gpu_watts": 61.0}
         with world.write() as tx:
-            series.note(tx, Point("uff-main", 1, step, at, 2.0, None, gpu_memory_bytes=memory_bytes, **gpus), 1_000)
+            series.add(tx, Point("uff-main", 1, step, at, 2.0, None, gpu_memory_bytes=memory_bytes, **gpus), 1_000)
 
     report(10, 9 << 30, NOW - 8 * 86_400)
     assert half_empty() == []

@@ -252,7 +252,7 @@ KINDS: dict[str, list[Kind]] = {
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
     "message not delivered": [Kind("email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],
-    "settings not taken over": [
+    "settings not reloaded": [
         Kind("daemon", happen("daemon.reload_refused", "daemon", why="bad"), happen("daemon.reloaded", "daemon"))
     ],
     "work failed": [Kind("letters", happen(WORK, "daemon", work=[FAILED, STANDING]), happen(WORK, "daemon", work=[]))],

@@ -310,7 +310,7 @@ def test_explain_says_why_a_session_waits_in_the_queue_of_its_pool(two_plans: Da
     with two_plans.write() as tx:
         run = runs.live(tx)[0]
         wait = Wait("pending: Priority (other jobs come first)", NOW + 3 * HOUR)
-        queue_waits.note(tx, run.key, wait, NOW)
+        queue_waits.record(tx, run.key, wait, NOW)
     told = f"{run.key} waits in the queue of kaggle: pending: Priority (other jobs come first), expected to start"
     assert f"big: active, {told}" in schedctl("plan", "explain", "big").out
     document = schedctl("plan", "explain", "small", "--json").document
@@ -324,5 +324,5 @@ def test_explain_says_why_a_session_waits_in_the_queue_of_its_pool(two_plans: Da
         assert "wait" in schedctl(*screen).out, screen
     assert f"{told} Mon 21 Sep 17:13 UTC" in schedctl("plan", "explain", "small").out
     with two_plans.write() as tx:
-        queue_waits.note(tx, run.key, None, NOW)
+        queue_waits.record(tx, run.key, None, NOW)
     assert "waits in the queue" not in schedctl("plan", "explain", "big").out

@@ -74,10 +74,10 @@ def test_status_as_json_tells_the_same(world: Database, schedctl: Schedctl) -> N
 def test_settings_that_were_not_taken_over_need_a_person_until_they_are(world: Database, schedctl: Schedctl) -> None:
     with world.write() as tx:
         events.append(tx, "daemon.reload_refused", "daemon", NOW, why="config.toml: surprise: there is no such key")
-    assert "settings not taken over" in schedctl("status").out
+    assert "settings not reloaded" in schedctl("status").out
     with world.write() as tx:
         events.append(tx, "daemon.reloaded", "daemon", NOW + 1, pools="desk")
-    assert "settings not taken over" not in schedctl("status").out
+    assert "settings not reloaded" not in schedctl("status").out
 
 
 def test_status_stays_on_one_screen_whatever_the_queue(crowd: Database, schedctl: Schedctl) -> None:

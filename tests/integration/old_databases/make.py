@@ -63,7 +63,7 @@ def fill(database: Database) -> None:
         limits.close_pool(tx, "desk", NOW + 600, "busy", NOW)
         plans.save(tx, Plan(NOW, (), (Deferral("ufm", Outbid("kaggle", "ucm", 1.0, 3.0)),), 1.0, 2.0, "list", ()), NOW)
         outbox.add(tx, "weekly", "2026-W46", "email", {"subject": "The week"}, NOW)
-        trees.note(tx, "code", "c" * 64, NOW)
+        trees.record(tx, "code", "c" * 64, NOW)
         due.set_due(tx, "sweep-sessions", NOW + 86_400)
 
 

@@ -216,7 +216,7 @@ def hostile(make_world: Callable[..., World]) -> World:
         ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, "desk", None, 0, 9, world.now, evidence=EVIL)])
         live = runs.live(tx)[0]
         runs.note_heartbeat(tx, live.key, 0, {"step": 1, "loss": float("nan"), "phase": EVIL})
-        training_data.note(tx, live.lanes[0].job, live.key, LEARNED, world.now)
+        training_data.record(tx, live.lanes[0].job, live.key, LEARNED, world.now)
     return world
 
 

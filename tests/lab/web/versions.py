@@ -33,7 +33,7 @@ def add_version(tx: Connection, now: int) -> Version:
     (evaluation,) = evaluations.open_ones(tx)
     evaluations.end(tx, evaluation, "scored", now)
     evidence = {"reason": "<i>1 gate passed</i>", "findings": [FINDING]}
-    evaluations.say(tx, evaluation, "ef" * 32, "accepted", evidence, now)
+    evaluations.add_verdict(tx, evaluation, "ef" * 32, "accepted", evidence, now)
     made = versions.move(tx, made, "accept", "1 gate passed", now)
     versions.note_promotion(tx, Promotion(made.model, "promote", made.number, None, "test", "", now))
     return made
