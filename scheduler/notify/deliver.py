@@ -1,7 +1,7 @@
 """Delivery of outbox messages by e-mail, Slack, webhooks and the services that Apprise supports.
 
-A message is marked as sent after its channel accepted it. A crash between the two steps sends it again; this cannot be
-avoided, but an e-mail keeps its Message-ID, so mail programs show it once.
+A message is marked as sent after its channel accepted it. After a crash between these two steps the message is sent
+again, which cannot be avoided. An e-mail then has the same Message-ID, so mail programs show it once.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ from scheduler.store.outbox import OutboxMessage
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
-_ASKED_MAX_SECONDS = 86_400  # the longest delay accepted from a service
-_TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and clock errors do not count as tries
+_ASKED_MAX_SECONDS = 86_400  # longest delay for which a service may ask
+_TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # like mail servers; both must be exceeded, so down time gives up no message
 _ANSWER_MAX_BYTES = 1 << 20
-_EXCHANGES = 3  # total deadline of a message in time-outs, since it takes several steps
+_EXCHANGES = 3  # the deadline of a message is this many time-outs, because sending has several steps
 _PICTURES_MAX = 10  # of a message in Slack
 _APPRISE_SECONDS, _APPRISE_CHARACTERS = 60, 300
 _APPRISE = """
@@ -74,10 +74,10 @@ class DeliveryFailed(Exception):
 
 
 class Channel(Protocol):
-    """Sends messages. ``body`` is a rendered report, or has only ``subject`` and ``text``."""
+    """Sends messages. ``body`` is a rendered report, an ``event``, or only ``subject`` and ``text``."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
-        """Send a message once per ``key``; return which parts were left out and why, else "". Raises DeliveryFailed."""
+        """Send a message; retries have the same ``key``. Return what was left out and why. Raises DeliveryFailed."""
 
 
 class _Smtp(smtplib.SMTP):
@@ -98,7 +98,7 @@ class _Smtp(smtplib.SMTP):
 
 
 class _Lines:
-    """The lines of a server in one connection, up to a limit."""
+    """Reads the lines that a server sends in one connection, up to a total number of bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._left = stream, _ANSWER_MAX_BYTES
@@ -133,7 +133,7 @@ class EmailChannel:
 
     @contextmanager
     def opened(self) -> Iterator[smtplib.SMTP]:
-        """Return a connection, encrypted and logged in; the deadline covers everything sent through it.
+        """Yield a connection, encrypted and logged in if so configured. The deadline covers everything sent through it.
 
         Raises OSError, SMTPException, ValueError.
         """
@@ -176,7 +176,7 @@ class EmailChannel:
 
 @dataclass(frozen=True, slots=True)
 class SlackChannel:
-    """A webhook, or the token and channel of a bot. ``base_url`` is another server, for tests."""
+    """A Slack webhook, or the token and channel of a bot. Tests set ``base_url`` to another server."""
 
     webhook: str = field(repr=False)
     token: str = field(repr=False)
@@ -215,7 +215,7 @@ class SlackChannel:
         return answer
 
     def _add_pictures(self, channel: object, thread: object, body: Mapping[str, Any]) -> str | None:
-        """Upload pictures. The message is already posted and must not be repeated, so refused pictures are left out."""
+        """Upload the pictures; return why they were left out, if so. A failure must not repeat the posted message."""
         names = list(body.get("pictures", {}))[:_PICTURES_MAX]
         if not names or not isinstance(channel, str):
             return None
@@ -244,7 +244,7 @@ class AppriseChannel:
 
     @property
     def name(self) -> str:
-        """A name that does not depend on the other addresses and does not reveal this one."""
+        """The name of the channel, derived from a digest of the address, so that it does not reveal the address."""
         return f"apprise-{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
@@ -268,7 +268,7 @@ class AppriseChannel:
 class WebhookChannel:
     """A webhook with its shared secret. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
 
-    HEX is HMAC-SHA256 with the secret; INSTANT is the time of sending, with which a receiver detects replays.
+    HEX is HMAC-SHA256 with the secret. INSTANT is the time of sending, so that a receiver can detect replays.
     ``X-Uff-Delivery`` is the same for all retries of an event. The headers of Standard Webhooks are sent as well.
     """
 
@@ -295,7 +295,7 @@ class WebhookChannel:
 
 
 def signature(secret: str, at: int, data: bytes) -> str:
-    """Return the signature header of ``data`` sent at ``at``, UTC seconds."""
+    """Return the value of the signature header for ``data`` sent at ``at`` (UTC seconds)."""
     signed = hmac.new(secret.encode(), f"{at}.".encode() + data, hashlib.sha256).hexdigest()
     return f"t={at},v1={signed}"
 
@@ -321,7 +321,7 @@ def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:
 
 
 def _post(address: str, data: bytes, headers: Mapping[str, str], seconds: int, secrets: Sequence[str]) -> HttpAnswer:
-    """Post to an address of the settings or of Slack and return the answer. Raises DeliveryFailed, redacted."""
+    """Post to an address and return the answer. Raises DeliveryFailed with ``secrets`` removed from its text."""
     try:
         request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings take https only
         return exchange(request, seconds, _ANSWER_MAX_BYTES)
@@ -356,7 +356,7 @@ def asked_seconds(headers: Mapping[str, Any]) -> int:
 
 
 def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
-    """Return a message body without known secrets; pictures are kept, they show only names, hours and losses."""
+    """Return a message body without known secrets. Pictures are kept, since they show only names, hours and losses."""
 
     def quiet(value: Any) -> Any:
         match value:
@@ -373,7 +373,7 @@ def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Replace messages to all recipients, as older versions wrote them, by one message per recipient."""
+    """Replace each message to all recipients, as older versions wrote it, by one message per recipient."""
     named = [name for name in channels if name.startswith(f"{EMAIL}-")]
     if EMAIL in channels or not named:
         return
@@ -387,9 +387,9 @@ def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: i
 
 
 def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Send the waiting messages. Failures are retried for five days, at least hourly; the first one is an event.
+    """Send the waiting messages. Failures are retried for five days, at least hourly; the first failure is an event.
 
-    An error in one message affects that message only. Raises Fenced if another daemon leads, which then sends them.
+    An error in one message affects that message only. Raises Fenced if another daemon has the lease and sends them.
     """
     with ports.database.read() as tx:
         lease.fence(tx, ports.epoch)
@@ -398,16 +398,16 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
     for message in waiting:
         channel = channels.get(message.channel)
         if message.channel in failed:
-            continue  # a channel that does not answer delays a round once, not once per message
+            continue  # a channel that does not answer is tried once in a round, not once per message
         if channel is None:
-            continue  # its channel is no longer configured: it waits until it is again
-        if message is not waiting[0]:  # sending the others may have taken long: it may have been sent meanwhile
+            continue  # the channel is not configured: the message waits until it is again
+        if message is not waiting[0]:  # sending the earlier messages may be slow, and another daemon may send this one
             with ports.database.read() as tx:
                 lease.fence(tx, ports.epoch)
                 if not outbox.waits(tx, message.id):
                     continue
         try:
-            # Redacted again: the message may be older than the secret, or written by an older version.
+            # Redact again, because the message may be older than the secret, or an older version wrote it.
             left_out = channel.send(f"{message.kind}-{message.period}", redacted(message.body, ports.redact))
         except DeliveryFailed as error:
             _failed(ports, message, error, now)

@@ -1,4 +1,4 @@
-"""Exports: files for other programs, which the daemon keeps up to date if they are set in ``[export]``.
+"""Exports: files for other programs. The daemon keeps those up to date that are set in the section ``[export]``.
 
 ``calendar`` is a file with running and planned sessions. ``series`` is a folder with the reported metrics of each job,
 as CSV (rewritten) and as a TensorBoard event file (append-only).
@@ -33,7 +33,7 @@ _WALL_TIME, _STEP, _VERSION, _SUMMARY, _VALUE, _TAG, _NUMBER = 0x09, 0x10, 0x1A,
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
-    """Write the ``wanted`` exports. A failed export is reported as failed work and retried after a minute."""
+    """Write the exports that are set in ``wanted``. A failed export is reported as failed work and retried."""
     dropped = [f"export.{name}" for name in ("mlflow", "wandb") if getattr(wanted, name) is not None]
     why = f"{' and '.join(dropped)}: {_DROPPED}" if dropped else ""
     try:
@@ -71,7 +71,7 @@ def _export_series(ports: Ports, folder: Path) -> None:
 
 
 def csv_of(points: Sequence[Point]) -> str:
-    """Return the reported metrics as a table, instants in UTC."""
+    """Return the reported metrics as CSV with a header, times in UTC."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -84,7 +84,7 @@ def csv_of(points: Sequence[Point]) -> str:
 
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
-    """Append the newer metrics after the last complete record of an event file, replacing an incomplete record."""
+    """Append metrics that are newer than the last complete record of an event file; cut an incomplete record."""
     existing = read_bounded(file, _FILE_BYTES_MAX) if file.exists() else b""
     last, end = newest(existing)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
@@ -176,7 +176,7 @@ _TABLE = _table()
 
 
 def first_record(at: float) -> bytes:
-    """Return the first record of an event file, which has the version of the format."""
+    """Return the first record of an event file, which contains the version of the format."""
     version = b"brain.Event:2"
     return _record(_wall_time(at) + bytes([_VERSION, len(version)]) + version)
 
@@ -207,7 +207,7 @@ def newest(data: bytes) -> tuple[float | None, int]:
 
 
 def crc32c(data: bytes) -> int:
-    """Return the Castagnoli checksum."""
+    """Return the CRC-32C (Castagnoli) checksum."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]

@@ -1,6 +1,6 @@
 """Mail: writes weekly reports and alerts to the outbox when they are due, and delivers them.
 
-Down time and quiet hours delay messages, but never lose or duplicate them.
+Down time and quiet hours delay messages, but no message is lost or duplicated.
 """
 
 from base64 import b64encode
@@ -37,7 +37,7 @@ _AGAIN_SECONDS = 3_600
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """When messages are written: a report at the start of each week of ``weekly``, alerts outside ``quiet`` hours."""
+    """The channels and times of messages: a report at the start of each ``weekly``, alerts outside ``quiet`` hours."""
 
     channels: Mapping[str, Channel]
     zone: str
@@ -61,16 +61,16 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
 
 
 def post(ports: Ports, mailing: Mailing, apart: Callable[[Callable[[], object]], None], now: int) -> None:
-    """Do the same with one thread per channel, run by ``apart``: a server that hangs blocks its own channel only."""
+    """Do the work of :func:`mail` in one thread per channel, run by ``apart``: a hanging server blocks only its own."""
     ports.calls.gather("letters", {"": partial(apart, partial(write, ports, mailing, now))})
     messages = {name: partial(deliver, ports, {name: channel}, now) for name, channel in mailing.carriers.items()}
     ports.calls.gather("mail", {name: partial(apart, work) for name, work in messages.items()})
 
 
 def write(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Write due messages to the outbox, including all reports missed during a down time.
+    """Write due messages to the outbox, including all reports that were missed during a down time.
 
-    A report that cannot be made is an event; it is retried hourly, and later reports wait for it.
+    If a report cannot be made, an event says so. It is retried hourly, and later reports wait for it.
     """
     write_rule_messages(ports, mailing.rules, now)
     if mailing.channels:
@@ -107,7 +107,7 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
 
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
-    """Write the report due at ``due_at``; return when the next is due, None if this one cannot be made."""
+    """Write the report due at ``due_at``; return when the next report is due, None if this one cannot be made."""
     week = week_named("last", mailing.zone, due_at)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
@@ -119,7 +119,7 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
         ports.log.exception("report.failed", week=week.label)
         with ports.write() as tx:
             events.append(tx, "report.failed", week.label, now, why=ports.redact(f"{type(error).__name__}: {error}"))
-            # The due time names the week, so a retry does not move it: an hour later may be the next week.
+            # The due time determines the week, so a retry must not change it: an hour later may be in the next week.
             due.set_due(tx, REPORT_AGAIN, now + _AGAIN_SECONDS)
         return None
     following = mailing.weekly.window_at(due_at).end
@@ -146,7 +146,7 @@ def message_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, An
 
 
 def _drawn(pictures: Sequence[Picture]) -> dict[str, str]:
-    """Draw the pictures; without a font or the extra ``report`` only the bars."""
+    """Return the pictures as base64 PNGs by name; empty without a font or without the extra ``report``."""
     font = find_font() if pictures else None
     if font is None:
         return {}

@@ -1,8 +1,8 @@
-"""Rules and alerts: which events are sent to which people and channels; webhooks get them as JSON.
+"""Rules and alerts: which events are sent to which people and channels. Webhooks get events as JSON.
 
-The position in the event log is stored with the messages, in one transaction: each matching event is written to the
-outbox exactly once per receiver and delivered at least once. An alert about a subject is repeated after at least six
-hours.
+The position in the event log is stored in the transaction of the messages. So each matching event is written to the
+outbox exactly once per receiver, and delivered at least once. An alert about the same subject is repeated after six
+hours at the earliest.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ from scheduler.store.events import Event
 from scheduler.store.runs import UnknownRun
 from scheduler.views.needs import RAISED
 
-_TOLD_ONCE_SECONDS = 6 * 3_600
+_SILENCE_SECONDS = 6 * 3_600
 _EVENTS_AT_ONCE = 500
 _LINES_MAX = 20
 _WHY_MAX = 200
@@ -31,7 +31,7 @@ _SURPRISE_SECONDS = 600
 
 
 class _Alert(NamedTuple):
-    """The text of an event's alert, the first command to use, and the name of the equivalent action required."""
+    """The text of an event's alert, the command to begin with, and the name of the same action in the list of needs."""
 
     words: str
     command: str = ""
@@ -40,19 +40,19 @@ class _Alert(NamedTuple):
 
 _TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text(encoding="utf-8"))
 _ALERTS = {kind: _Alert(*words) for kind, words in _TEXTS.items()} | {RAISED: _Alert("an action is required")}
-# Texts for rules in addition to alerts; other kinds of events are shown by their names.
+# Texts of events that only rules send. All other kinds of events are shown by their names.
 _ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
 RULES = "rules"
 _READ = "{}-read"  # key of a reader's position: the ID of the newest event that it has read
 _BEGINS = ("daemon.started", "daemon.reloaded")
 WEBHOOK = "webhook"
-_OURS = frozenset({"letter.failed", "letter.given_up"})  # messages about messages would never end
-_READ_AT_ONCE = 2_000  # the rest is read in the next round
+_OURS = frozenset({"letter.failed", "letter.given_up"})  # a message about a failed message could fail as well
+_READ_AT_ONCE = 2_000  # further events are read in the next round
 
 
 def events_since(tx: Connection, since: int) -> list[Event]:
-    """Return the events for alerts since ``since``; there may be many."""
-    instant = since - _TOLD_ONCE_SECONDS
+    """Return the events of alerts from ``since`` on, and those of the six hours before, which may silence some."""
+    instant = since - _SILENCE_SECONDS
     limit = _EVENTS_AT_ONCE
     while True:
         recent = events.tail(tx, limit=limit, kinds=_ALERTS)
@@ -64,10 +64,10 @@ def events_since(tx: Connection, since: int) -> list[Event]:
 def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
     """Return the events after event ``read`` that are to be sent.
 
-    An event is left out if one about the same subject was sent in the six hours before. An action required is left out
-    if another event about its subject is sent, so a failed job is one line.
+    An event is left out if an event of the same kind about the same subject was sent in the six hours before. A need is
+    left out if another event about its subject says the same, so that a failed job is one line.
     """
-    data: dict[tuple[str, str], int] = {}
+    sent_at: dict[tuple[str, str], int] = {}
     news = []
     happened = {(_alert_of(event).need, event.subject) for event in recent}
     for event in recent:
@@ -76,21 +76,21 @@ def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
         if event.kind == RAISED and (event.data.get("what"), event.subject) in happened:
             continue
         at = event.kind + str(event.data.get("what", "")), event.subject
-        if event.at - data.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
-            data[at] = event.at
+        if event.at - sent_at.get(at, -_SILENCE_SECONDS) >= _SILENCE_SECONDS:
+            sent_at[at] = event.at
             if event.id > read:
                 news.append(event)
     return news
 
 
 def alert_message(news: Sequence[Event]) -> dict[str, Any]:
-    """Return one message about all events of ``news`` (at least one): what happened to which job, and why if known."""
+    """Return one message about all events of ``news`` (at least one): subject and text with a line for each event."""
     text = "\n".join([*lines_about(news), "", "See: schedctl status", ""])
     return {"subject": f"Training: {_line(news[0])}", "text": text}
 
 
 def lines_about(news: Sequence[Event]) -> list[str]:
-    """Return one line per event, with the number of the rest if there are too many."""
+    """Return one line for each of the first 20 events, and a line with the number of the others."""
     lines = [_line(event) + (f": {why}" if (why := _why(event)) else "") for event in news[:_LINES_MAX]]
     return lines if len(news) <= _LINES_MAX else [*lines, f"and {len(news) - _LINES_MAX} more"]
 
@@ -107,7 +107,7 @@ def _alert_of(event: Event) -> _Alert:
 
 
 def _why(event: Event) -> str:
-    """Return the cause in the event, which may contain text of a platform or a program."""
+    """Return the reason of an event, which may be text of a platform or a program, and the command to begin with."""
     after = event.data.get("to")
     reason = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
     if not reason and "seconds" in event.data:
@@ -123,9 +123,9 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NotificationRule:
-    """Sends events whose kind matches one of ``events`` and whose job one of ``jobs``, patterns such as ``job.*``.
+    """Sends events whose kind matches one of ``events`` and whose job matches one of ``jobs``, patterns like ``job.*``.
 
-    ``to`` are names of channels; ``webhook`` sends one message per event instead of one about all.
+    ``to`` are names of channels. A ``webhook`` gets one message per event, other channels one about all events.
     """
 
     name: str
@@ -149,7 +149,7 @@ def write_rule_messages(ports: Ports, rules: Sequence[NotificationRule], now: in
         unread = events.tail(tx, read, _READ_AT_ONCE) if rules else []
         names = {event.id: _names(tx, event) for event in unread}
     if not rules:
-        if RULES in planned or _READ.format(RULES) in planned:  # events before the first rule are not sent
+        if RULES in planned or _READ.format(RULES) in planned:  # a later rule must not send earlier events
             with ports.write() as tx:
                 forget_reader(tx, RULES)
         return
@@ -180,9 +180,9 @@ def rule_message(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, A
 
 
 def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:
-    """Return the ID of the last event that a reader has read. IDs follow the order of commits, so none is missed.
+    """Return the ID of the last event that a reader has read. IDs follow the order of commits, so no event is missed.
 
-    A new reader starts at the start of the daemon that first has its settings.
+    A new reader begins with the event of the daemon's start or reload that brought its settings.
     """
     if (read := planned.get(_READ.format(reader))) is not None:
         return read
@@ -204,7 +204,7 @@ def forget_reader(tx: Connection, reader: str) -> None:
 
 
 def _names(tx: Connection, event: Event) -> list[str]:
-    """Return the names that rules match: the job of an event, or the run and its jobs."""
+    """Return the names that rules match: the subject of an event, and the jobs of its run if it is about a run."""
     if event.kind.partition(".")[0] in {"run", "session"}:
         with suppress(UnknownRun):
             return [event.subject, *(lane.job for lane in runs.get(tx, event.subject).lanes)]

@@ -269,14 +269,14 @@ def test_data_that_cannot_be_made_need_a_person_and_hold_up_nobody(world: Simple
     world.ports = Ports(**{name: getattr(world.ports, name) for name in world.ports.__slots__} | {"data_prefix": data})
     world.cycle, work = cycle.Cycle(world.ports), LongWork()
     turn(world)
-    work.note(world.ports, world.clock.now())
+    work.record(world.ports, world.clock.now())
     assert isinstance(state(world, GOOD), Running)
     with world.database.read() as tx:
         found = [(one.what, one.subject, one.why) for one in needs(tx, ["bad", "good"], NOW, world.clock.now())]
     assert ("work failed", "training data of bad", "LookupError: the sources are empty") in found
     why.clear()
     turn(world, HOUR)
-    work.note(world.ports, world.clock.now())
+    work.record(world.ports, world.clock.now())
     assert isinstance(state(world, "bad"), Active)
     with world.database.read() as tx:
         assert long_work(tx) == []
@@ -310,20 +310,20 @@ def test_long_work_is_told_with_how_far_it_is_and_ends_with_its_daemon(
 
     ports.calls.gather("data", {"ufm": make})
     for later in (0, 60, 1_700):
-        work.note(ports, NOW + later)
+        work.record(ports, NOW + later)
     with ports.database.read() as tx:
         assert [(one.what, one.state, one.told) for one in long_work(tx)] == [
             ("training data of ufm", "under way", "reading the corpus, 35 % done")
         ]
         assert len(events.tail(tx, kinds=("daemon.work",))) == 1, "only what is new is written"
-    work.note(ports, NOW + 1_801)
+    work.record(ports, NOW + 1_801)
     with ports.write() as tx:
         assert [need.what for need in needs(tx, [], NOW, NOW)] == ["work stands still"]
         events.append(tx, "daemon.started", "daemon", NOW + 1_802)
         assert long_work(tx) == []
     hanging.free.set()
     ports.calls.settle(("data",), 10.0)
-    work.note(ports, NOW + 1_900)
+    work.record(ports, NOW + 1_900)
     with ports.database.read() as tx:
         assert long_work(tx) == []
 
