@@ -1,4 +1,4 @@
-"""Script run: a script run once under the training contract on this machine, and all that it reports."""
+"""Script run: run a script once under the training contract on this machine, and record what it reports."""
 
 import os
 import select
@@ -20,12 +20,12 @@ from jobs.payload.store.publish import finished_steps
 from jobs.spec import Code
 
 _POLL_SECONDS = 0.002
-_PIPE_BYTES = 4096  # the least there is
+_PIPE_BYTES = 4096  # the smallest pipe of the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptUnderTest:
-    """What is certified: the ``words`` that start it in a copy of the ``folder``. Times are in seconds."""
+    """The script to certify, and the ``words`` that start it in a copy of the ``folder``. Times are in seconds."""
 
     folder: Path
     words: tuple[str, ...]
@@ -33,12 +33,12 @@ class ScriptUnderTest:
     work: Path  # a scratch folder
     target_step: int
     grace_seconds: float = 30.0
-    run_seconds: float = 600.0  # no run may take longer
+    run_seconds: float = 600.0  # the longest time of a run
     devices: tuple[str, ...] = ("0",)
 
 
 class ScriptRun:
-    """One run. ``values`` are the numbers that were reported, by step. Raises OSError if it cannot be started."""
+    """One run of a script. ``values`` has the reported numbers by step. Raises OSError if it cannot be started."""
 
     def __init__(self, script: ScriptUnderTest, resume: Path | None = None, devices: int = 1) -> None:
         self.script = script
@@ -52,12 +52,12 @@ class ScriptRun:
         if resume is not None:
             shutil.copytree(resume, self.folder / "resume")
         self.values: dict[int, dict[str, float]] = {}
-        self.step: int | None = None  # the last that was reported
+        self.step: int | None = None  # the last reported step
         self.saving = self.save_failed = False
         self.exit_code: int | None = None
-        self.first_at: float | None = None  # of the first report, in seconds since the start
+        self.first_at: float | None = None  # when the first report came, in seconds since the start
         self._progress = CommandProgress(self.folder / "progress")
-        # A script that reports faster than we read has to wait, so that a strike falls near the step it is meant for.
+        # A small pipe makes a fast script wait for its reader, so that a strike falls near the intended step.
         fcntl(self._progress.source, F_SETPIPE_SZ, _PIPE_BYTES)
         self._log = os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT)
         environment = {**UNBUFFERED, **script.environment, "CUDA_VISIBLE_DEVICES": ",".join(script.devices[:devices])}
@@ -73,24 +73,24 @@ class ScriptRun:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """The seconds since the start of the run."""
         return stopwatch() - self._began_at
 
     @property
     def log_line(self) -> str:
-        """The last line that it printed, on standard error if there is any."""
+        """The last line that the script printed, on standard error if it printed any there."""
         lines = [line for relay in self._relays for line in relay.tail.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """End what is left of it, and remove its folder: checkpoints are large."""
+        """Kill its remaining processes, and remove its folder, because checkpoints are large."""
         self.command.close()
         for descriptor in (self._log, self._progress.source):
             os.close(descriptor)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def until(self, condition: Callable[[], object], seconds: float = 0.0, poll: float = _POLL_SECONDS) -> bool:
-        """Watch until a condition holds, for so many seconds or its run time; return whether it holds."""
+        """Watch the run until a condition holds; return whether it holds in ``seconds`` (0: the run time)."""
         ends_at = min(self._began_at + self.script.run_seconds, stopwatch() + (seconds or self.script.run_seconds))
         while not condition():
             if self.exit_code is not None or stopwatch() > ends_at:
@@ -99,7 +99,7 @@ class ScriptRun:
         return True
 
     def end(self, seconds: float = 0.0) -> bool:
-        """Wait for its end as ``until`` does; kill it and return False if it does not come."""
+        """Wait for the end of the run as ``until`` does; if it does not end, kill it and return False."""
         in_time = self.until(lambda: self.exit_code is not None, seconds)
         self.command.kill()
         while self.exit_code is None:
@@ -109,7 +109,7 @@ class ScriptRun:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the script itself."""
         if self.exit_code is None:
-            self.command.ask(number)
+            self.command.send_signal(number)
 
     def whole(self) -> dict[int, Path]:
         """Return its finished checkpoints by step, in ascending order."""
@@ -120,17 +120,17 @@ class ScriptRun:
         return [path.name for step, path in finished_steps(self.checkpoints).items() if not _names_step(path, step)]
 
     def _pump(self, poll: float) -> None:
-        ended = self.command.exit_code()  # asked first: what it wrote before its end is read below
+        ended = self.command.exit_code()  # polled first, so that everything that the script wrote is read below
         ready, _, _ = select.select([self._progress.source, *(relay.source for relay in self._open)], [], [], poll)
         self._open = [relay for relay in self._open if relay.source not in ready or relay.copy() != 0]
         for line in self._progress.lines():
-            self._hear(line)
+            self._record(line)
         if ended is not None:
             for relay in self._open:
                 relay.drain()
             self.exit_code = ended
 
-    def _hear(self, line: Mapping[str, Any]) -> None:
+    def _record(self, line: Mapping[str, Any]) -> None:
         self.saving = (self.saving or "saving" in line) and "saved" not in line
         self.save_failed = self.save_failed or "save_failed" in line
         step = line.get("step")
@@ -143,7 +143,7 @@ class ScriptRun:
 
 
 def _names_step(folder: Path, step: int) -> bool:
-    """Return whether a checkpoint's meta.json names its step."""
+    """Return whether the meta.json of a checkpoint has the step of the folder's name."""
     try:
         meta = read_json(read_bounded(folder / "meta.json"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Pack a folder as a tree: everything is read once for its digest, and missing pieces again for the upload."""
+"""Pack a folder as a tree: read it once for its digests, and missing pieces again for the upload. Pin repositories."""
 
 import errno
 import hashlib
@@ -18,12 +18,11 @@ from jobs.nouns.keys import REPOSITORY
 from jobs.payload.bounded_file import open_below
 from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
-from jobs.payload.store.hub import GIT, KIND, HubDenied, Repository, ask, parse_repository, patiently
+from jobs.payload.store.hub import GIT, KIND, HubDenied, Repository, get, parse_repository, retry
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, BadListing, Entry, Kind, Tree, encode_listing, encode_tree
 from jobs.problem import InvalidInput
 
 
-# Errors of folders that cannot be stored.
 class TreeError(InvalidInput):
     """``source`` cannot be packed; the message says why and what to do."""
 
@@ -50,14 +49,14 @@ class PackedFolder:
         self._begins = [0, *accumulate(entry.bytes for entry in self._files)]
 
     def write_piece(self, number: int, sink: BinaryIO) -> None:
-        """Write the bytes of one piece. Raises TreeError if they have changed, OSError."""
+        """Write the bytes of one piece to ``sink``. Raises TreeError if a file has changed, and OSError."""
         position, end = number * PIECE_BYTES, min((number + 1) * PIECE_BYTES, self._begins[-1])
         digest = hashlib.sha256()
         while position < end:
-            place = bisect_right(self._begins, position) - 1
-            entry, until = self._files[place], min(end, self._begins[place + 1])
-            with _opened(self._folder, entry.path) as stream:
-                stream.seek(position - self._begins[place])
+            index = bisect_right(self._begins, position) - 1
+            entry, until = self._files[index], min(end, self._begins[index + 1])
+            with _open(self._folder, entry.path) as stream:
+                stream.seek(position - self._begins[index])
                 while position < until:
                     data = stream.read(min(_READ_BYTES, until - position))
                     if not data:
@@ -70,7 +69,7 @@ class PackedFolder:
 
 
 def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lambda _done, _all: None) -> PackedFolder:
-    """Read a folder; links must point inside. ``tell(done, total)`` is called with bytes. Raises TreeError."""
+    """Return a folder's snapshot; its links must point inside. ``tell`` gets bytes (done, total). Raises TreeError."""
     if not folder.is_dir():
         raise TreeError(
             str(folder), "there is no such folder", "Write its whole path, or one relative to the job's file"
@@ -92,7 +91,7 @@ def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lamb
 
 
 def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tree:
-    """Read all files; return their tree. Raises TreeError, OSError."""
+    """Read all listed files, and return their tree. Raises TreeError, OSError."""
     entries: list[Entry] = []
     pieces: list[str] = []
     piece, room, done = hashlib.sha256(), PIECE_BYTES, 0
@@ -100,10 +99,10 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tre
         if entry.kind == "link":
             entries.append(entry)
             continue
-        whole, size = hashlib.sha256(), 0
-        with _opened(folder, entry.path) as stream:
+        content, size = hashlib.sha256(), 0
+        with _open(folder, entry.path) as stream:
             while size <= entry.bytes and (data := stream.read(min(_READ_BYTES, room))):
-                whole.update(data)
+                content.update(data)
                 piece.update(data)
                 size, room, done = size + len(data), room - len(data), done + len(data)
                 if not room:
@@ -112,7 +111,7 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tre
                     tell(done)
         if size != entry.bytes:
             raise _changed(folder, entry.path)
-        entries.append(entry._replace(content=whole.hexdigest()))
+        entries.append(entry._replace(content=content.hexdigest()))
     if room < PIECE_BYTES:
         pieces.append(piece.hexdigest())
     tell(done)
@@ -120,15 +119,15 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tre
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Return the entries of a folder by path, still without digests."""
+    """Return the entries of a folder, sorted by path, without their digests. Raises TreeError."""
     entries: list[Entry] = []
 
-    def cannot(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         raise TreeError(
             str(folder), f"{error.filename!a} cannot be read: {error.strerror}", "Let its owner change that"
         )
 
-    for place, folders, names, opened in os.fwalk(folder, onerror=cannot, follow_symlinks=False):
+    for place, folders, names, opened in os.fwalk(folder, onerror=fail, follow_symlinks=False):
         inside = os.path.relpath(place, folder)
         for name in [*names, *folders]:
             path = name if inside == "." else f"{inside}/{name}"
@@ -149,8 +148,8 @@ def _entries(folder: Path) -> list[Entry]:
     return sorted(entries)
 
 
-def _opened(folder: Path, path: str) -> BinaryIO:
-    """Open a file below a folder without following a link anywhere on the way. Raises TreeError."""
+def _open(folder: Path, path: str) -> BinaryIO:
+    """Open a file below a folder without following any link in its path. Raises TreeError."""
     try:
         return open_below(folder, path)
     except OSError as error:
@@ -173,12 +172,12 @@ _GIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r"<([^>]+)>\s*;\s*rel=\"?next\"?")
 _PAGES_MAX, _LISTING_SECONDS = 1_000, 600
-_NAMED = 10  # an error names at most so many files
+_LISTED = 10  # the number of files that an error lists
 _PAGE_BYTES_MAX = 32 << 20
 
 
 class Pinned(NamedTuple):
-    """A repository's listing and its digest; ``at_home``: it can be read only with the token of this machine."""
+    """A repository's listing and its digest; ``at_home``: only the token of this machine may read the files."""
 
     listing: bytes
     digest: str
@@ -220,7 +219,7 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
 
 
 def _files(address: str, token: str) -> list[Entry]:
-    """Return all files of a commit, from all pages of the listing. Raises BadListing and what ``ask`` raises."""
+    """Return all files of a commit, from all pages of the listing. Raises BadListing, and as ``get``."""
     entries: list[Entry] = []
     first, following, ends_at = urlsplit(address), address, stopwatch() + _LISTING_SECONDS
     for _ in range(_PAGES_MAX):
@@ -244,19 +243,19 @@ def _files(address: str, token: str) -> list[Entry]:
 
 
 def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
-    """Return the files that match a pattern, by the rules of the Hub's client. Raises BadListing."""
+    """Return the files that match any of the patterns, by the rules of the Hub's client. Raises BadListing."""
     chosen: set[Entry] = set()
     for pattern in patterns:
         fits = [entry for entry in entries if fnmatchcase(entry.path, pattern)]
         if not fits:
-            listing = ", ".join(entry.path for entry in entries[:_NAMED])
+            listing = ", ".join(entry.path for entry in entries[:_LISTED])
             raise BadListing(f"none of its {len(entries)} files is called {pattern!a}; it has {listing[:300]}")
         chosen.update(fits)
     return sorted(chosen)
 
 
 def _entry(file: Any) -> Entry:
-    """Parse one file of the Hub's listing: its SHA-256 if it has one, otherwise its git object name."""
+    """Return one file of the Hub's listing, with its SHA-256, or else its git object name. Raises BadListing."""
     if not isinstance(file, dict) or file.get("type") != "file":
         raise BadListing(f"the Hub lists {str(file)[:80]!a}, which is not a file")
     path, large = file.get("path"), file.get("lfs")
@@ -270,12 +269,12 @@ def _entry(file: Any) -> Entry:
 
 
 def _only_at_home(repository: Repository, token: str) -> bool:
-    """Return whether files can be downloaded only with our token; listings may be public when files are not."""
+    """Return whether only our token can download the files; a listing may be public when the files are not."""
     largest = max(repository.entries, key=lambda entry: entry.bytes)
     address = repository.address(largest.path)
 
-    def probe(path: str) -> None:
-        patiently(address, lambda: ask(address, path, lambda answer: answer.read(1), end=1 if largest.bytes > 1 else 0))
+    def probe(secret: str) -> None:
+        retry(address, lambda: get(address, secret, lambda answer: answer.read(1), end=1 if largest.bytes > 1 else 0))
 
     try:
         probe("")
@@ -288,15 +287,15 @@ def _only_at_home(repository: Repository, token: str) -> bool:
 
 
 def _document(address: str, token: str) -> tuple[Any, str]:
-    """Return an answer of the Hub's API and the address of its next page. Raises ValueError and what ``ask`` raises."""
+    """Return an answer of the Hub's API, and its header Link. Raises BadListing, and as ``get``."""
 
-    def take(answer: HTTPResponse) -> tuple[bytes, str]:
+    def read(answer: HTTPResponse) -> tuple[bytes, str]:
         data = answer.read(_PAGE_BYTES_MAX + 1)
         if len(data) > _PAGE_BYTES_MAX:
             raise BadListing("the Hub's answer is too long")
         return data, answer.headers.get("Link", "")
 
-    data, link = patiently(address, lambda: ask(address, token, take))
+    data, link = retry(address, lambda: get(address, token, read))
     try:
         return read_json(data), link
     except ValueError:

@@ -14,7 +14,7 @@ _NAME_WHEN_SHIPPED = "payload"
 
 
 def main() -> int:
-    """Run the session of the launch document on the command line."""
+    """Run the session that the launch document describes; return the exit status. The command line has its path."""
     # First: a SIGTERM during the start is held back until its handler is set, instead of ending without a result.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     supervise = importlib.import_module(f"{_package()}.supervise")
@@ -22,7 +22,7 @@ def main() -> int:
 
 
 def _package() -> str:
-    """Return the name of this package; when run as a script, the folder is made a package first."""
+    """Return the name of this package. When the file runs as a script, import its folder as a package first."""
     if __package__:
         return __package__
     folder = Path(__file__).resolve().parent

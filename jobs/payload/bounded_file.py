@@ -10,15 +10,15 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 TEXT_BYTES_MAX = 4 << 20
-"""Enough for settings, jobs, tokens and model shapes: whatever a person writes or reads."""
+"""The default limit: settings, job files, tokens and model shapes that people write are much smaller."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_regular(path: Path | str, flags: int = _FLAGS, folder: int | None = None) -> BufferedReader:
-    """Open a regular file, below an open ``folder`` if one is given; links are followed.
+    """Return a regular file, opened for reading; ``folder`` is an open folder to which ``path`` is relative.
 
-    Raises OSError, ENXIO for a device, a pipe, a socket, or a file of the kernel that reports no size: these could
-    block or never end.
+    Links are followed. Raises OSError: ENXIO for a device, a pipe, a socket, or a file of the kernel that reports no
+    size, because reading them could block or never end.
     """
     descriptor = os.open(path, flags, dir_fd=folder)
     try:
@@ -34,11 +34,11 @@ def open_regular(path: Path | str, flags: int = _FLAGS, folder: int | None = Non
 
 
 def _has_content(descriptor: int) -> bool:
-    """Return whether a file has content and reports no size; a session may just have written to its own file."""
+    """Return whether a file has content but still reports size 0; a writer may have filled it since the first check."""
     try:
         return bool(os.pread(descriptor, 1, 0)) and not os.fstat(descriptor).st_size
     except OSError as error:
-        return error.errno == errno.EAGAIN  # reading it would wait for content
+        return error.errno == errno.EAGAIN  # a read would wait for content
 
 
 def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
@@ -52,10 +52,9 @@ def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
     return data
 
 
-# Plain files below a folder that others write to: links are not followed, pipes and devices are refused.
-#
+# Plain files below a folder that other processes write to: links are not followed, pipes and devices are refused.
 # Each part of the path is opened relative to the folder before it, so that no other process can replace it.
-# The error numbers of an entry that is neither a plain file nor a folder: a link, a pipe, a socket, a device.
+# Error numbers of an entry that is neither a plain file nor a folder: a link, a pipe, a socket, a device.
 ODD = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -67,7 +66,7 @@ def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[i
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in PurePosixPath(relative).parts:
-            inner = _opened(current, part, make=make)
+            inner = _open_folder(current, part, make=make)
             os.close(current)
             current = inner
         yield current
@@ -75,37 +74,37 @@ def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[i
         os.close(current)
 
 
-def _opened(folder: int, name: str, *, make: bool) -> int:
+def _open_folder(parent: int, name: str, *, make: bool) -> int:
     try:
-        return os.open(name, _FOLDER, dir_fd=folder)
+        return os.open(name, _FOLDER, dir_fd=parent)
     except FileNotFoundError:
         if not make:
             raise
     try:
-        os.mkdir(name, dir_fd=folder)
+        os.mkdir(name, dir_fd=parent)
     except FileExistsError:
         pass  # another process has created it
     else:
-        os.fsync(folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
+        os.fsync(parent)
+    return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def open_in(folder: int, name: str) -> BinaryIO:
-    """Open the plain file ``name`` of an open folder. Raises OSError, with a number of ODD for anything else."""
+    """Open the plain file ``name`` of an open folder. Raises OSError; anything else has an error number of ODD."""
     return open_regular(name, _FILE, folder)
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:
-    """Open a plain file below ``root``. Raises OSError, with a number of ODD for anything else."""
-    way = PurePosixPath(relative)
-    with folder_below(root, str(way.parent)) as folder:
-        return open_in(folder, way.name)
+    """Open a plain file below ``root``. Raises OSError; anything else has an error number of ODD."""
+    path = PurePosixPath(relative)
+    with folder_below(root, str(path.parent)) as folder:
+        return open_in(folder, path.name)
 
 
 def read_below(root: Path, relative: str, limit_bytes: int = 1 << 20) -> bytes:
-    """Return the content of a plain file below ``root``. Raises OSError, also if it is longer than the limit."""
+    """Return the content of a plain file below ``root``. Raises OSError, EFBIG beyond ``limit_bytes``."""
     with open_below(root, relative) as stream:
         data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise OSError(errno.EFBIG, f"this is longer than {limit_bytes} bytes", relative)
+        raise OSError(errno.EFBIG, f"longer than {limit_bytes} bytes", relative)
     return data

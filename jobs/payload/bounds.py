@@ -1,7 +1,7 @@
-"""Bounds: validation of values from outside by type and range.
+"""Bounds: validate values from outside by type and range.
 
-Untrusted documents may contain booleans for numbers, infinities, four hundred digits, terminal control sequences, or
-text that no database stores. An invalid field is dropped; the rest of its document is used.
+Untrusted documents may contain booleans for numbers, infinities, numbers of four hundred digits, terminal control
+sequences, or text that no database stores. An invalid field is dropped; the other fields of its document are used.
 """
 
 import json
@@ -10,14 +10,14 @@ import reprlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-STEP_MAX = 10**12 - 1  # as many digits as in the name of a manifest
-ATTEMPT_MAX = 10**6 - 1  # likewise
+STEP_MAX = 10**12 - 1  # the name of a manifest has twelve digits for the step
+ATTEMPT_MAX = 10**6 - 1  # and six for the attempt
 LANE_MAX = 999
 INSTANT_MAX = 253_402_300_799  # UTC seconds: the last instant of the calendar
 SPAN_MAX = 10**9  # seconds: thirty years
 BYTES_MAX = 2**50
 SPEED_MIN, SPEED_MAX = 1e-6, 1e6  # steps per second
-MEASURE_MAX = 1e18  # of a loss or a metric, either way
+MEASURE_MAX = 1e18  # the largest absolute value of a loss or a metric
 TELEMETRY = {  # metrics of training steps, with their highest plausible values
     "tokens_per_second": 1e12, "step_seconds_p90": float(SPAN_MAX), "padding": 1.0, "gradient_norm": MEASURE_MAX,
     "gpu_busy": 1.0, "gpu_watts": 1e6, "gpu_throttled": 1.0,
@@ -25,11 +25,11 @@ TELEMETRY = {  # metrics of training steps, with their highest plausible values
 TEXT_MAX = 4_000  # characters
 MEASURES_MAX = 100  # metrics of one checkpoint
 NAME_MAX = 200  # characters
-DATA_ENTRIES_MAX = 30  # forms of records, reasons why some are left out, and samples
+DATA_ENTRIES_MAX = 30  # of each list that describes training data: forms, reasons and samples
 SAMPLE_MAX = 400  # characters
-REFUSALS_MAX = 20  # kept of one document
+REFUSALS_MAX = 20  # rejections that are recorded for one document
 
-_SAID_MAX = 200
+_EXCERPT_MAX = 200  # characters
 _DIGITS_MAX = 20  # more digits than 64 bits need; Python refuses to parse some thousands
 _Value = TypeVar("_Value")
 
@@ -55,9 +55,9 @@ def read_json(data: bytes | str) -> Any:
 
 
 def digits(text: object, high: int) -> int | None:
-    """Return the integer from 0 to ``high`` that a text of ASCII digits represents; None for anything else.
+    """Return the integer from 0 to ``high`` that a text of ASCII digits stands for; None for anything else.
 
-    ``str.isdigit`` is true for characters that int() refuses, and some thousand digits are refused as well.
+    ``str.isdigit`` alone is not enough: it accepts characters and lengths that ``int()`` refuses.
     """
     if not isinstance(text, str) or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return None
@@ -106,18 +106,18 @@ def clean(value: str, limit: int = TEXT_MAX) -> str:
     cut = value[:limit]
     if cut.isprintable():
         return cut
-    return "".join(map(_fit, cut))
+    return "".join(map(_printable, cut))
 
 
 def word(value: Any, allowed: Collection[str]) -> str:
-    """Return one of the ``known`` words. Raises Unfit."""
+    """Return a text that is one of ``allowed``. Raises Unfit."""
     if not isinstance(value, str) or value not in allowed:
         raise Unfit(f"not one of {', '.join(sorted(allowed))}")
     return value
 
 
 def measures(values: Any) -> dict[str, float]:
-    """Return the valid metrics; others are left out."""
+    """Return the valid metrics by name, at most MEASURES_MAX; leave out the others."""
     result: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, dict) else ():
         if len(result) >= MEASURES_MAX:
@@ -131,7 +131,7 @@ def measures(values: Any) -> dict[str, float]:
 
 
 def training_data(value: Any) -> dict[str, Any]:
-    """Return the description of training data: records by form, [reason, count, first place] of skipped ones, tokens.
+    """Return the validated description of training data: records by form, [reason, count, first place] of skipped ones.
 
     ``cut`` is the number of records longer than a row; ``padding`` is the share of padding among the tokens of all
     rows; ``samples`` are texts with the learned parts marked. Raises Unfit.
@@ -140,14 +140,14 @@ def training_data(value: Any) -> dict[str, Any]:
         raise Unfit("not an object")
     forms, reasons = value.get("records"), value.get("left_out")
     if not isinstance(forms, dict) or not isinstance(reasons, list):
-        raise Unfit("without records by form, or without those that are left out")
+        raise Unfit("without the counts of records by form, or without the list of skipped records")
     samples = value.get("samples") or []
     if not isinstance(samples, list):
         raise Unfit("without a list of samples")
     if max(len(forms), len(reasons), len(samples)) > DATA_ENTRIES_MAX:
-        raise Unfit(f"of more than {DATA_ENTRIES_MAX} forms, reasons or samples")
+        raise Unfit(f"has more than {DATA_ENTRIES_MAX} forms, reasons or samples")
     if not all(isinstance(reason, list | tuple) and len(reason) == 3 for reason in reasons):
-        raise Unfit("not a reason, a count and a place for each that is left out")
+        raise Unfit("a skipped record lacks its reason, count or place")
     return {
         "records": {text(form, NAME_MAX): whole(count) for form, count in forms.items()},
         "left_out": [[text(why, NAME_MAX), whole(count), text(place, NAME_MAX)] for why, count, place in reasons],
@@ -175,7 +175,7 @@ def brief(value: Any) -> str:
         text = _SHORT.repr(value)
     except Exception as error:  # noqa: BLE001 - a foreign __repr__, or an integer too long to print
         text = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
-    return clean(text, _SAID_MAX)
+    return clean(text, _EXCERPT_MAX)
 
 
 class Reader:
@@ -201,12 +201,12 @@ class Reader:
         return self.read(name, text, limit) or ""
 
     def refuse(self, name: str, why: str, value: Any) -> None:
-        """Note that a field was rejected."""
+        """Record that a field was rejected, up to REFUSALS_MAX fields."""
         if len(self.refused) < REFUSALS_MAX:
             self.refused.append(Rejection(name, why, brief(value)))
 
 
-def _fit(character: str) -> str:
+def _printable(character: str) -> str:
     if character.isprintable() or character in "\n\t":
         return character
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
@@ -214,7 +214,7 @@ def _fit(character: str) -> str:
 
 def _short() -> reprlib.Repr:
     short = reprlib.Repr()
-    short.maxstring = short.maxother = short.maxlong = _SAID_MAX
+    short.maxstring = short.maxother = short.maxlong = _EXCERPT_MAX
     return short
 
 

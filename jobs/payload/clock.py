@@ -12,8 +12,8 @@ def stopwatch() -> float:
 class Clock(NamedTuple):
     """Scheduled time, in seconds UTC: ``epoch + (wall - origin) * scale``.
 
-    Normally epoch and origin are 0 and scale is 1; in a rehearsal an hour passes in a second. The wall clock is used,
-    not a monotonic one, because the deadline was set on the wall clock of another process.
+    Normally epoch and origin are 0 and scale is 1. In a rehearsal scheduled time is faster: an hour passes in a second.
+    The source is the wall clock, not a monotonic one, because another process set the deadline by its wall clock.
     """
 
     epoch: float = 0.0
@@ -21,7 +21,7 @@ class Clock(NamedTuple):
     scale: float = 1.0
 
     def now(self) -> float:
-        """Return the scheduled time in seconds UTC."""
+        """Return the current scheduled time in seconds UTC."""
         return self.epoch + (time.time() - self.origin) * self.scale
 
     def wall_seconds(self, scheduled_seconds: float) -> float:

@@ -1,6 +1,6 @@
 """Total deadlines for network exchanges.
 
-The time-out of a socket applies to single reads: a server that sends a byte each second blocks its client for ever.
+The time-out of a socket applies to each read: a server that sends one byte a second would block its client for ever.
 """
 
 import socket
@@ -20,7 +20,7 @@ _Connection = TypeVar("_Connection", bound=HTTPConnection)
 class Deadline:
     """A context that shuts its watched sockets after some seconds of real time, and then raises TimeoutError."""
 
-    _ends_in: tuple[type[Exception], ...] = (OSError, HTTPException, ValueError)  # of an exchange that was cut off
+    _ends_in: tuple[type[Exception], ...] = (OSError, HTTPException, ValueError)  # what a cut exchange raises
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -38,12 +38,12 @@ class Deadline:
         with self._lock:
             while self._sockets:
                 self._sockets.pop().close()
-        # The data read until then may look complete, or be invalid in any way.
+        # Data that was cut off may look complete, or cause an error of its own.
         if self._over and (error is None or isinstance(error, self._ends_in)):
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
     def watch(self, opened: socket.socket) -> socket.socket:
-        """Watch a connection too, and return it; its descriptor is duplicated, since TLS takes the socket over."""
+        """Watch one more socket, and return it. Its descriptor is duplicated, because TLS takes over the original."""
         with self._lock:
             self._sockets.append(socket.fromfd(opened.fileno(), opened.family, opened.type))
         if self._over:
@@ -58,7 +58,7 @@ class Deadline:
         return connection
 
     def renew(self) -> None:
-        """Extend the deadline by its seconds, after a complete part of a long transfer."""
+        """Start the deadline again once it expires, because a part of a long transfer is complete."""
         self._renewed = True
 
     def _new_timer(self) -> threading.Timer:
@@ -83,9 +83,9 @@ class Deadline:
 
 
 class ProcessDeadline(Deadline):
-    """A deadline for all connections that this process opens in the block, for libraries that hide theirs.
+    """A deadline for all connections that this process opens in the block, for libraries that hide their sockets.
 
-    No connection is opened after it: connecting raises RuntimeError, since libraries try again after an OSError.
+    After the deadline, connecting raises RuntimeError: after an OSError libraries would try again.
     """
 
     _ends_in = (Exception,)
@@ -93,7 +93,7 @@ class ProcessDeadline(Deadline):
 
     def __enter__(self) -> Self:
         self._entered = True
-        sys.addaudithook(self._on_event)  # Python removes no hook: after the block this one does nothing
+        sys.addaudithook(self._on_event)  # Python cannot remove a hook: after the block it does nothing
         return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -108,14 +108,14 @@ class ProcessDeadline(Deadline):
 
 
 class Stay(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: data and credentials are sent only to the configured address."""
+    """Refuses redirects, so that data and credentials go only to the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return None, so that a redirect becomes an HTTPError of its status."""
+        """Return None, so that urllib raises an HTTPError with the status of the redirect."""
 
 
 class HttpAnswer(NamedTuple):
-    """The answer of a server."""
+    """The answer of a server; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -123,7 +123,7 @@ class HttpAnswer(NamedTuple):
 
 
 def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> HttpAnswer:
-    """Return the answer to a request, without redirects. Raises OSError, HTTPException or ValueError if incomplete."""
+    """Return the answer, of any status; follow no redirect. Raises OSError, HTTPException, ValueError if incomplete."""
     with Deadline(seconds) as deadline:
         try:
             answer: Any = opener(deadline).open(request, timeout=seconds)
@@ -157,12 +157,12 @@ class _WatchedHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         self._deadline = deadline
 
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Open one without TLS."""
-        return self.do_open(self._followed(HTTPConnection), req)
+        """Open a connection without TLS."""
+        return self.do_open(self._connect(HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Open one with TLS."""
-        return self.do_open(self._followed(HTTPSConnection), req, context=getattr(self, "_context", None))
+        """Open a connection with TLS."""
+        return self.do_open(self._connect(HTTPSConnection), req, context=getattr(self, "_context", None))
 
-    def _followed(self, kind: type[HTTPConnection]) -> Any:
+    def _connect(self, kind: type[HTTPConnection]) -> Any:
         return lambda *words, **more: self._deadline.follow(kind(*words, **more))

@@ -6,17 +6,17 @@ import sys
 from .redact import Redactor
 
 hidden = Redactor()
-"""Redacts the secrets of this process's jobs in its output; it knows none until some are added."""
+"""Replaces the secrets of this process's jobs in its output; ``hidden.know`` sets them."""
 
 
 def log(lane: int | None, message: str) -> None:
-    """Write one line."""
+    """Write one line, with the number of the lane; None is for the agent itself."""
     where = "agent" if lane is None else f"agent lane {lane}"
     write(sys.stderr.fileno(), f"[{where}] {hidden(message)}\n".encode(errors="replace"))
 
 
 def write(descriptor: int, data: bytes) -> bool:
-    """Write bytes to the log; return False on failure, since a full disk or a closed pipe must not end training."""
+    """Write bytes to a descriptor; return False on failure, since a full disk or closed pipe must not end training."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]

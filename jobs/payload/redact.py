@@ -1,4 +1,4 @@
-"""Redaction: replaces secrets in text, in their common encodings and also where a text is cut."""
+"""Redaction: replace secrets in text, in their common encodings, and also where a text was cut inside a secret."""
 
 import base64
 import html
@@ -14,28 +14,28 @@ Redact = Callable[[str], str]
 MARK = "[secret]"
 # Shorter values are ordinary words: replacing them would change every line and protect nothing.
 LENGTH_MIN = 6
-_STRIDES = (27, 9, 3, 1)  # distance between two positions that are examined: the longer the words, the fewer positions
+_STRIDES = (27, 9, 3, 1)  # distances of examined positions: longer secrets need fewer positions
 
-# How tools print bytes and characters as numbers: one number, and the separator of two.
+# How tools print bytes and characters as numbers: (format of a number, separator of numbers).
 _HEX = [(form, between) for form in ("%02x", "%02X") for between in ("", " ", ":", "-", ",", ", ")]
 _HEX += [("%%%02x", ""), ("%%%02X", ""), ("\\x%02x", ""), ("\\x%02X", "")]
 _BYTES = [("0x%02x", ", "), ("0x%02X", ", "), ("0x%02x", ","), ("0x%02x", " "), ("\\%03o", ""), ("%03o", " ")]
 _BYTES += [("%d", ", "), ("%d", ","), ("%d", " ")]
 _CHARACTERS = [("\\u%04x", ""), ("\\u%04X", ""), ("&#%d;", ""), ("&#x%x;", ""), ("&#x%X;", "")]
 
-_GO = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
+_GO_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 # Programs that shorten a text put these before or after it.
 _BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="
-_LINE_MIN = 57  # the shortest lines that encoders wrap a long text into are a little longer
+_LINE_MIN = 57  # encoders that wrap a long text make lines longer than this
 _BREAK = r"(?:\r?\n[ \t]*)?"
 
 
 class Redactor:
     """Replaces secrets in text, also encoded for URLs, HTML, mail or JSON, in hex or in base64.
 
-    Secrets with line breaks inside are found. If a text was cut, the start of a secret at its end, the end of one at
-    its start, or a line from the middle of one are replaced too.
+    Line breaks inside a secret do not hide it. If a text was cut, these are replaced too: the start of a secret at the
+    end of the text, the end of a secret at its start, and a line from the middle of a secret.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -45,7 +45,7 @@ class Redactor:
         """Set the secrets to replace."""
         parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
         # An accented character is one code point or two, depending on the system that wrote it.
-        spelled = {unicodedata.normalize(way, one) for one in parts for way in ("NFC", "NFD", "NFKC", "NFKD")} | parts
+        spelled = {unicodedata.normalize(nf, part) for part in parts for nf in ("NFC", "NFD", "NFKC", "NFKD")} | parts
         forms = {form for secret in spelled if len(secret) >= LENGTH_MIN for form in _forms(secret)}
         forms = {form for form in forms if len(_in_one_line(form)) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
@@ -53,7 +53,7 @@ class Redactor:
         self._backwards = [word[::-1] for word in self._words]
         self._begins = {word[:LENGTH_MIN] for word in self._words}
         self._ends = {word[:LENGTH_MIN] for word in self._backwards}
-        self._inner: dict[int, set[str]] = {}  # pieces by stride: each word contains one at a multiple of the stride
+        self._inner: dict[int, set[str]] = {}  # pieces by stride; a text with the word has a piece at a multiple of it
         for word in map(_in_one_line, self._words):
             stride = next(each for each in _STRIDES if len(word) >= each + LENGTH_MIN - 1)
             self._inner.setdefault(stride, set()).update(_pieces(word[: stride + LENGTH_MIN - 1]))
@@ -64,9 +64,8 @@ class Redactor:
         return len(self._words[0]) if self._words else 0
 
     def whole(self, text: str) -> str:
-        """Return ``text`` with every complete secret replaced."""
-        # Searching for pieces of all words at once is many times faster than searching for each word or for the
-        # pattern.
+        """Return ``text`` with every complete secret replaced; parts of secrets at its ends stay."""
+        # A search for pieces of all words at once is many times faster than one search per word or for the pattern.
         line = _in_one_line(text)
         if all(pieces.isdisjoint(_pieces(line, stride)) for stride, pieces in self._inner.items()):
             return text
@@ -75,7 +74,7 @@ class Redactor:
         return re.sub("|".join(words), MARK, text) if words else text
 
     def __call__(self, text: str) -> str:
-        """Return ``text`` with every secret replaced by ``[secret]``."""
+        """Return ``text`` with every secret, also one that was cut, replaced by ``[secret]``."""
         return self.each((text,))[0]
 
     def each(self, texts: Iterable[str]) -> list[str]:
@@ -83,10 +82,10 @@ class Redactor:
         if not self._words:
             return list(texts)
         texts = list(texts)
-        clean = {text: self._without_halves(self.whole(text)) for text in set(texts)}
+        clean = {text: self._without_parts(self.whole(text)) for text in set(texts)}
         return [clean[text] for text in texts]
 
-    def _without_halves(self, text: str) -> str:
+    def _without_parts(self, text: str) -> str:
         text = self._without_begun(text, self._words, self._begins, MARK)
         text = self._without_begun(text[::-1], self._backwards, self._ends, MARK[::-1])[::-1]
         line = text.strip()
@@ -110,7 +109,7 @@ def _pieces(text: str, stride: int = 1) -> Iterator[str]:
 
 
 def _begun(word: str, text: str, end: int) -> int | None:
-    """Return the position of a start of ``word`` at the end of ``text``, None if there is none."""
+    """Return where the start of ``word`` begins that ends at ``end`` in ``text``; None if there is none."""
     at = text.find(word[:LENGTH_MIN], max(0, end - len(word) + 1), end)
     while at >= 0:
         if word.startswith(text[at:end]):
@@ -121,7 +120,7 @@ def _begun(word: str, text: str, end: int) -> int | None:
 
 def _forms(secret: str) -> Iterator[str]:
     yield secret
-    # UTF-7 encodes a character outside its plain alphabet together with its neighbours outside it.
+    # UTF-7 encodes special characters together with special characters beside them, so its ends may differ.
     seven = secret.encode("utf-7", "replace").decode()
     yield from (seven, re.sub(r"^\+[\w/+]*-?|\+[\w/+]*-?$", "", seven))
     raw = secret.encode("utf-8", "surrogateescape")
@@ -134,12 +133,12 @@ def _forms(secret: str) -> Iterator[str]:
         inner = secret
         for _ in range(3):  # JSON in JSON in JSON, also as Go and PHP write it
             inner = json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
-            yield from (inner, inner.translate(_GO), inner.replace("/", r"\/"))
+            yield from (inner, inner.translate(_GO_ESCAPES), inner.replace("/", r"\/"))
     yield from (repr(secret)[1:-1], ascii(secret)[1:-1], repr(raw)[2:-1])
     both = f"'\"{secret}"  # with both quotation marks in it, Python escapes one of them
     yield from (repr(both)[4:-1], ascii(both)[4:-1], repr(b"'\"" + raw)[5:-1])
-    yield from (secret.replace("'", quoted) for quoted in ("'\"'\"'", r"'\''"))  # of a shell
-    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", secret)  # as Bash's printf %q
+    yield from (secret.replace("'", quoted) for quoted in ("'\"'\"'", r"'\''"))  # as a shell quotes it
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", secret)  # as printf %q in Bash
     yield "".join(chr(byte) if byte < 128 else f"\\{byte:03o}" for byte in raw)  # as git and Bash
     escaped = html.escape(secret)
     for page in (escaped, escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")):
@@ -167,7 +166,7 @@ def _numbered(codes: Sequence[int], form: str, between: str) -> str:
 
 
 def _inside(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Return the encodings of ``data`` at each offset of a block, without characters that neighbours determine."""
+    """Yield the encodings of ``data`` at each offset in a block, without characters that depend on bytes beside it."""
     for before in range(5):  # the largest block of an encoding, in bytes
         texts = (encode(other * before + data + other * 9) for other in (b"\0", b"\1", b"\xff"))
         alike = "".join(chr(each[0]) if len(set(each)) == 1 else " " for each in zip(*texts, strict=False))

@@ -1,4 +1,4 @@
-"""The supervisor: runs each lane of a session in its own process, so that lanes do not affect each other."""
+"""The supervisor: run each lane of a session in its own process, so that lanes do not affect each other."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from .lane.chain import SessionBusy, newest, next_order, refuse_orders
 from .lane.ending import Ending
 from .lane.lane import LaneProcess
 from .lane.launch import BadLaunch, LaneOrder, Launch, read_launch
-from .lane.secret_values import take_given
+from .lane.secret_values import pop_secrets
 from .lane.status import encode, lane_prefix, leave_result, result
 from .log import log
 
 EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-# The last part of the stop margin: then the supervisor kills a hanging lane and writes its result.
+# Share of the stop margin, at its end, in which the supervisor kills a lane that hangs and writes its result.
 _KILL_FRACTION = 0.1
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
             log(None, "usage: agent.py LAUNCH.JSON [--lane INDEX]")
             return EXIT_BAD_LAUNCH
     try:
-        values = take_given()
+        values = pop_secrets()
         launch = read_launch(Path(path))._replace(secrets=values)
     except (BadLaunch, ValueError) as error:
         log(None, str(error))
@@ -48,9 +48,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
-    """Run each lane in a forked process, which exits when the pipe ``leash`` shows that the supervisor has ended."""
+    """Run each lane in a forked process; return the exit status. The processes exit when the pipe ``leash`` closes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    leash, hold = os.pipe()
+    leash, hold = os.pipe()  # only the supervisor keeps ``hold`` open
     alive: dict[int, LaneOrder] = {}
     for order in orders:
         sys.stdout.flush()
@@ -77,7 +77,7 @@ def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
 
 
 def _run_forked(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
-    """Run one lane in the forked process, and exit."""
+    """Run one lane in the forked process, and end this process."""
     code = EXIT_NO_RESULT
     try:
         os.setpgid(0, 0)
@@ -106,7 +106,7 @@ def _run_chain(launch: Launch, order: LaneOrder, leash: int | None = None) -> bo
 
 
 def _has_result(launch: Launch, order: LaneOrder) -> bool:
-    """Close the chain of a lane whose process has ended, write a missing result, and return whether it has a result."""
+    """Return whether a lane whose process has ended has a result. Close its chain, and write a missing result."""
     launch, order = newest(launch, order)
     refuse_orders(launch, order)
     if not order.job:

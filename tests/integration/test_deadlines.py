@@ -21,7 +21,7 @@ from jobs.payload.lane.secret_values import SecretStore, fetch
 from jobs.payload.scorers.chat import NoChatAnswer
 from jobs.payload.scorers.chat import ask as ask_model
 from jobs.payload.store import hub
-from jobs.payload.store.hub import Again, ask
+from jobs.payload.store.hub import TemporaryFailure
 from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
 from platforms.kaggle.api.client import KaggleClient
@@ -55,8 +55,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a second of a deadline pass in a twentieth, and a piece of a transfer be as short as an answer."""
     monkeypatch.setattr("jobs.payload.store.presigned._PIECE_SECONDS", 4)
     monkeypatch.setattr("jobs.payload.store.presigned._PAUSES", ())
-    monkeypatch.setattr("jobs.payload.scorers.chat._SECONDS", 4)
-    monkeypatch.setattr("jobs.payload.lane.secret_values._SECONDS", 4)
+    monkeypatch.setattr("jobs.payload.scorers.chat._TIMEOUT_SECONDS", 4)
+    monkeypatch.setattr("jobs.payload.lane.secret_values._TIMEOUT_SECONDS", 4)
     monkeypatch.setattr("platforms.kaggle.kernel.bootstrap._CALL_SECONDS", 4)
     real = threading.Timer
     monkeypatch.setattr("threading.Timer", lambda seconds, work: real(seconds / 20, work))
@@ -107,7 +107,7 @@ def mail_channel(port: int) -> EmailChannel:
 
 
 def hub_page(port: int) -> None:
-    ask(f"http://127.0.0.1:{port}/api", "", lambda answer: answer.read())
+    hub.get(f"http://127.0.0.1:{port}/api", "", lambda answer: answer.read())
 
 
 def served(port: int) -> None:
@@ -178,7 +178,7 @@ CLIENTS: list[tuple[Callable[[int], Any], type[Exception]]] = [
         (slack, DeliveryFailed, HEAD),
         (bot, DeliveryFailed, HEAD),
         (lambda port: mail_channel(port).send("key", BODY), DeliveryFailed, b"220-"),
-        (hub_page, Again, HEAD),
+        (hub_page, TemporaryFailure, HEAD),
         (served, TargetUnreachable, HEAD),
         *((lambda port: sky(port).health(), Unreachable, first) for first in (HEAD, LONG)),
         (lambda port: sky(port).log("c"), Unreachable, LONG),
@@ -233,10 +233,10 @@ def test_a_hub_that_asks_for_patience_for_ever_is_given_up_after_minutes(monkeyp
     monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
 
     def work() -> None:
-        raise Again("the Hub answers 429", 99_999_999)
+        raise TemporaryFailure("the Hub answers 429", 99_999_999)
 
     with pytest.raises(ConnectionError, match="429"):
-        hub.patiently("https://hub", work)
+        hub.retry("https://hub", work)
     assert sum(waits) == hub._PATIENCE_SECONDS
 
 

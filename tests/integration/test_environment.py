@@ -140,7 +140,7 @@ def test_a_session_fetches_what_the_image_lacks_and_keeps_what_does(world: World
     result, output = world.session("ufm-1", kept)
     assert (result["outcome"], "has 0.1 1.5" in output) == ("finished", True), output
     assert "fetched light 0.1," in output
-    assert "the image's own do for heavy 1.5" in output
+    assert "the image's own versions are used of heavy 1.5" in output
     (place,) = [found for found in world.environments.iterdir() if found.is_dir()]
     assert f"1.5 {place}/bin/python" in output, "the image's own program runs where the packages are seen"
     _, again = world.session("ufm-2", kept)
@@ -151,7 +151,7 @@ def test_what_the_image_has_too_old_is_fetched_and_told(world: World) -> None:
     kept = world.locked("light\nheavy>=2\n")
     result, output = world.session("ufm-1", kept)
     assert (result["outcome"], "has 0.1 2.0" in output) == ("finished", True), output
-    assert "heavy 2.0 is fetched: the job asks for heavy>=2, and heavy 1.5 is there" in output
+    assert "heavy 2.0 is fetched: the job requires heavy>=2, and heavy 1.5 is installed" in output
 
 
 def test_a_lock_of_uv_is_followed_to_the_version(world: World, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it(
         ({"gated": True}, HubDenied, "Put a token that may read it into HF_TOKEN"),
         ({"expired": 99}, ConnectionError, "may have expired"),
         ({"busy": 99}, ConnectionError, "the Hub answers 429"),
-        ({"leads_to": "file://"}, OSError, "leads to file://"),
+        ({"leads_to": "file://"}, OSError, "redirects to file://"),
     ],
 )
 def test_what_the_hub_does_otherwise_is_told_and_nothing_of_it_kept(
@@ -203,7 +203,7 @@ def test_the_token_is_shown_to_the_hub_alone(
         ("hf:org/none", FILES, "", "the Hub has no org/none at main"),
         (f"hf:{NAME}@v9", FILES, "", "at v9"),
         (f"hf:{NAME}", {}, "", "it has no files"),
-        (f"hf:{NAME}", {"../../etc/passwd": b"x"}, "", "no path inside a folder"),
+        (f"hf:{NAME}", {"../../etc/passwd": b"x"}, "", "not a path inside the folder"),
         (f"hf:{NAME}", {"a": b"x", "a/b": b"y"}, "", "lies in what is a file"),
         (f"hf:{NAME}", FILES, "http://127.0.0.2:9", "goes on at another place"),
     ],

@@ -179,7 +179,7 @@ def test_two_lanes_and_later_sessions_share_what_was_fetched_once(
     said = desk.run(first, second)
     name = f"input-{first.inputs[0].digest}"
     assert said.count(f"reads first words in {name} {os.geteuid() == 0}") == 2, said
-    assert said.count("input tests: 1 files, 0.00 GB, checked") == 2, said
+    assert said.count("input tests: 1 files, 0.00 GB, verified") == 2, said
     assert [path.name for path in desk.cache.iterdir() if not path.name.startswith(".")] == [name]
     for key in list(desk.store.keys(f"input/{first.inputs[0].digest}/")):
         if not key.endswith("listing.json"):

@@ -72,6 +72,6 @@ def test_lasting_trouble_is_an_error_after_bounded_tries(faulty: PresignedTransp
 
 def test_rights_that_are_over_are_told_at_once(faulty: PresignedTransport) -> None:
     Faulty.script = [answer(403), answer(200)]
-    with pytest.raises(PermissionError, match="may be over"):
+    with pytest.raises(PermissionError, match="may have expired"):
         faulty.read("a")
     assert len(Faulty.script) == 1

@@ -257,7 +257,7 @@ def test_a_full_disk_is_told_before_anything_is_fetched(
     prefix, reader = put(), Reading(store)
     full = os.statvfs_result((4096, 4096, 10, 1, 1, 10, 1, 1, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
-    with pytest.raises(OSError, match=r"GB are wanted and 0\.00 GB are free") as caught:
+    with pytest.raises(OSError, match=r"GB are needed and 0\.00 GB are free") as caught:
         fetch_tree(reader, prefix, tmp_path / "fetched")
     assert (caught.value.errno, reader.fetches) == (errno.ENOSPC, 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.deadline import header_date
-from jobs.payload.store.hub import _meant
+from jobs.payload.store.hub import _error_for
 from platforms.slurm.commands import skew
 from scheduler.notify.deliver import asked_seconds
 from scheduler.views.weekly_report import week_named
@@ -59,7 +59,7 @@ def test_no_service_makes_us_wait_longer_than_a_day(value: object) -> None:
 
 @given(ODD)
 def test_odd_numbers_of_others_raise_nothing(text: str) -> None:
-    assert isinstance(_meant("https://hub", 429, text, at_hub=True), Exception)
+    assert isinstance(_error_for("https://hub", 429, text, at_hub=True), Exception)
     assert isinstance(skew(text, 1.0, 2.0, 0), int)
     with suppress(ValueError):  # as it says
         week_named(f"{text}-W{text}", "UTC")

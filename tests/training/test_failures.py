@@ -172,7 +172,7 @@ def test_damaged_checkpoints_and_rows_are_passed_over_and_made_anew(make_desk: C
         os.truncate(rows, 100)
     last = desk.session()
     assert (last["outcome"], last["restored_step"], last["checkpoint_step"]) == ("finished", 6, 12), desk.log()
-    assert "is damaged and was passed over" in desk.log()
+    assert "is damaged and was skipped" in desk.log()
     assert "are not whole, and are made again" in desk.log()
     assert "resuming from step 6, E0" in desk.log()
     assert desk.newest()[1]["adapter_model.safetensors"] == newest["adapter_model.safetensors"]

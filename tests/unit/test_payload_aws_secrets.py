@@ -77,10 +77,10 @@ def test_parameters_are_asked_for_at_once_and_secrets_one_by_one(answers: Any) -
     [
         (SSM, {"Parameters": [{"Name": "/uff/A", "Value": "a"}]}, r"no parameter /uff/B in eu.* --name /uff/B$"),
         (SSM, {}, "no parameter /uff/A, /uff/B in"),
-        (SSM, [], "answered without meaning"),
-        (SSM, b"<html>", "an answer that is no JSON"),
+        (SSM, [], "is not a JSON object"),
+        (SSM, b"<html>", "the answer is not JSON"),
         (SSM, refused(400, "AccessDenied"), "HTTP 400 AccessDenied.*execution role read it"),
-        (MANAGER, {"SecretBinary": "YQ=="}, "uff-A holds no text"),
+        (MANAGER, {"SecretBinary": "YQ=="}, "uff-A is not a text"),
     ],
 )
 def test_an_answer_that_will_not_change_is_told_at_once(
@@ -120,5 +120,5 @@ def test_the_role_of_a_container_gives_keys_to_who_proves_itself(
     assert secret.get_header("X-amz-security-token") == "token"
     assert "Credential=ASIA/" in secret.get_header("Authorization")
     answers({"AccessKeyId": "ASIA"})
-    with pytest.raises(SecretRefusal, match="given as credentials of its role are none"):
+    with pytest.raises(SecretRefusal, match="credentials of the session's role is incomplete"):
         fetch(SSM, ["A"])

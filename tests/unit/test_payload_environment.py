@@ -49,8 +49,8 @@ def desk(tmp_path: Path) -> Desk:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        (OLD, r'locked for Python 3\.9 here, and this image has .*set image_python = "3'),
-        (f"{here().python}-sparc-manylinux_2_28", "has nothing for .*sparc.*: schedctl queue update JOB"),
+        (OLD, r'locked for Python 3\.9, but the image has .*set image_python = "3'),
+        (f"{here().python}-sparc-manylinux_2_28", "has no packages for .*sparc.*: schedctl queue update JOB"),
     ],
 )
 def test_a_lock_for_another_place_says_what_to_do(desk: Desk, target: str, why: str) -> None:
@@ -138,5 +138,5 @@ def test_of_many_packages_twelve_are_told(tmp_path: Path, capfd: pytest.CaptureF
     Desk(tmp_path, **{name: there[name] for name in names}).build()
     fetched, kept = capfd.readouterr().err.splitlines()
     assert "packages: fetched nothing, 0.0 MiB on disk" in fetched
-    assert [words.split()[0] for words in kept.partition(" do for ")[2].split(", ")] == names[:12]
+    assert [words.split()[0] for words in kept.partition(" are used of ")[2].split(", ")] == names[:12]
     assert kept.endswith(" and 3 more")

@@ -69,10 +69,10 @@ def made(**values: Any) -> Any:
         "_store_fails": False,
         "_stop": None,
         "_failure": None,
-        "_asked_at": None,
+        "_requested_at": None,
         "_beat_at": math.inf,
-        "_look_at": math.inf,
-        "_ask_at": math.inf,
+        "_publish_at": math.inf,
+        "_request_at": math.inf,
         "_kill_at": math.inf,
         "_give_up_at": math.inf,
         "_beat_seconds": 60,
@@ -86,7 +86,7 @@ def test_a_stop_leaves_the_command_its_part_of_the_grace(
     at: int, deadline: int, grace: int, margin: int, closing: int, earlier: int
 ) -> None:
     for outcome, error_class in (("preempted", None), ("failed", "diverged"), ("yielded", None)):
-        lane = made(_kill_at=earlier, _give_up_at=earlier, _ask_at=at)
+        lane = made(_kill_at=earlier, _give_up_at=earlier, _request_at=at)
         lane._launch.deadline, lane._launch.grace_seconds, lane._launch.stop_margin_seconds = deadline, grace, margin
         lane._meter.closing_seconds = closing
         lane._begin_stop(Stop(outcome, "why", at, error_class))  # type: ignore[arg-type] # of literals
@@ -96,8 +96,8 @@ def test_a_stop_leaves_the_command_its_part_of_the_grace(
             "yielded": (min(at + max(grace, closing), deadline - margin / 2), earlier),
         }
         assert (lane._kill_at, lane._give_up_at) == pytest.approx(ends[outcome])
-        assert (lane._ask_at, lane._asked_at, lane._status.phase) == (math.inf, at, "stopping")
-        assert lane._command.calls == [("ask", signal.SIGTERM)]
+        assert (lane._request_at, lane._requested_at, lane._status.phase) == (math.inf, at, "stopping")
+        assert lane._command.calls == [("send_signal", signal.SIGTERM)]
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_a_stop_leaves_the_command_its_part_of_the_grace(
 def test_only_a_platforms_signal_overrules_an_earlier_stop_or_the_end_of_the_command(
     first: Stop | None, second: Stop, exit_code: int | None, counts: Stop | None
 ) -> None:
-    lane = made(_stop=first, _exit_code=exit_code, _asked_at=50)
+    lane = made(_stop=first, _exit_code=exit_code, _requested_at=50)
     lane._begin_stop(second)
     assert lane._stop is counts
     asked = counts is second and exit_code is None
-    assert lane._command.calls == [("ask", signal.SIGTERM)] * asked
-    assert lane._asked_at == 50, "a checkpoint that was asked for before is measured from then on"
+    assert lane._command.calls == [("send_signal", signal.SIGTERM)] * asked
+    assert lane._requested_at == 50, "a checkpoint that was asked for before is measured from then on"
 
 
 @pytest.mark.parametrize(
@@ -139,24 +139,24 @@ def test_a_checkpoint_is_asked_for_unless_one_is_on_its_way_and_again_later(
     saving = busy.get("saving", False)
     lane = made(**{name: value for name, value in busy.items() if name != "saving"})
     lane._meter.saving, lane._meter.expected_checkpoint_seconds = saving, expected
-    lane._ask(100)
-    assert lane._ask_at == again
-    assert (lane._asked_at, lane._status.phase) == ((100, "saving") if asks else (None, "training"))
+    lane._request_checkpoint(100)
+    assert lane._request_at == again
+    assert (lane._requested_at, lane._status.phase) == ((100, "saving") if asks else (None, "training"))
     if lane._command is not None:
-        assert lane._command.calls == [("ask", signal.SIGUSR1)] * asks
+        assert lane._command.calls == [("send_signal", signal.SIGUSR1)] * asks
 
 
 def test_saves_are_planned_for_the_rest_of_the_session_and_not_after_a_stop() -> None:
-    lane = made(_asked_at=50)
-    lane._plan_next_ask(1_000)
+    lane = made(_requested_at=50)
+    lane._plan_next_request(1_000)
     first, *others = checkpoint_times(8_000, 0.0, 30, 1 / 20_000)
     assert others
-    assert (lane._ask_at, lane._asked_at) == (1_000 + first, None)
-    lane._plan_next_ask(8_990)
-    assert lane._ask_at == math.inf, "the last save is the stop's"
-    lane = made(_stop=YIELDED, _asked_at=50)
-    lane._plan_next_ask(1_000)
-    assert (lane._ask_at, lane._asked_at) == (math.inf, 50)
+    assert (lane._request_at, lane._requested_at) == (1_000 + first, None)
+    lane._plan_next_request(8_990)
+    assert lane._request_at == math.inf, "the last save is the stop's"
+    lane = made(_stop=YIELDED, _requested_at=50)
+    lane._plan_next_request(1_000)
+    assert (lane._request_at, lane._requested_at) == (math.inf, 50)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_a_command_that_outlives_its_grace_is_killed_once(command: bool, exit_co
     ("state", "seconds"),
     [
         ({"_beat_at": 160}, 60),
-        ({"_ask_at": 130}, 30),
+        ({"_request_at": 130}, 30),
         ({"_kill_at": 110}, 10),
         ({"_give_up_at": 105}, 5),
-        ({"_look_at": 120}, 20),
-        ({"_look_at": 120, "_worker": Recorder(busy=True)}, 8_880),
-        ({"_look_at": 120, "_command": None}, 8_880),
+        ({"_publish_at": 120}, 20),
+        ({"_publish_at": 120, "_worker": Recorder(busy=True)}, 8_880),
+        ({"_publish_at": 120, "_command": None}, 8_880),
         ({}, 8_880),  # the last checkpoint is asked for 20 s before the session closes
         ({"_stop": YIELDED}, math.inf),
         ({"_exit_code": 0}, math.inf),
@@ -209,16 +209,16 @@ def test_a_lane_sleeps_until_the_first_thing_that_is_due(state: dict[str, Any], 
     ],
 )
 def test_a_lane_is_settled_when_nothing_is_left_to_do_or_no_time(state: dict[str, Any], settled: bool) -> None:
-    assert made(**state)._settled(100) is settled
+    assert made(**state)._is_over(100) is settled
 
 
 @pytest.mark.parametrize(
     ("state", "looks"),
     [
-        ({"_look_at": 100}, True),
-        ({"_look_at": 101}, False),
-        ({"_look_at": 100, "_worker": Recorder(busy=True)}, False),
-        ({"_look_at": 100, "_command": None}, False),
+        ({"_publish_at": 100}, True),
+        ({"_publish_at": 101}, False),
+        ({"_publish_at": 100, "_worker": Recorder(busy=True)}, False),
+        ({"_publish_at": 100, "_command": None}, False),
     ],
 )
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_checkpoints_go_in_order_unless_time_is_short(
     lane._publish_next(100)
     assert asked == [newest_first] * looks
     assert [call[:2] for call in lane._worker.calls] == [("start", pending.send)] * looks
-    assert lane._look_at == (math.inf if looks else state["_look_at"])
+    assert lane._publish_at == (math.inf if looks else state["_publish_at"])
 
 
 @pytest.mark.parametrize(("fails", "look_at"), [(False, 100), (True, 150)])
 def test_a_heartbeat_looks_for_checkpoints_that_nobody_announced(fails: bool, look_at: float) -> None:
-    lane = made(_look_at=150, _store_fails=fails)
+    lane = made(_publish_at=150, _store_fails=fails)
     lane._beat(100)
-    assert (lane._beat_at, lane._look_at, lane._status.longest_quiet) == (160, look_at, 3.0)
+    assert (lane._beat_at, lane._publish_at, lane._status.longest_quiet) == (160, look_at, 3.0)
     ((verb, key, _),) = lane._transport.calls
     assert (verb, key) == ("put", "runs/run-1/lane-0/heartbeat.json")
 
@@ -257,28 +257,28 @@ def test_a_heartbeat_looks_for_checkpoints_that_nobody_announced(fails: bool, lo
         ({"_clock_now": 8_979}, None),
         ({"_clock_now": 8_980}, Stop("yielded", DEADLINE, 8_980, at_deadline=True)),
         ({"_wakeup": SimpleNamespace(terminated=True)}, Stop("preempted", "SIGTERM", 100)),
-        ({"_watch": Recorder(look_answer=DIVERGED, longest_quiet=0.0)}, DIVERGED),
-        ({"_watch": Recorder(look_answer=DIVERGED, longest_quiet=0.0), "_stop": YIELDED}, YIELDED),
+        ({"_watch": Recorder(check_answer=DIVERGED, longest_quiet=0.0)}, DIVERGED),
+        ({"_watch": Recorder(check_answer=DIVERGED, longest_quiet=0.0), "_stop": YIELDED}, YIELDED),
     ],
 )
 def test_a_turn_notices_what_ends_the_session(state: dict[str, Any], stop: Stop | None) -> None:
     now = state.get("_clock_now", 100)
-    lane = made(**{"_watch": Recorder(look_answer=None, longest_quiet=0.0), **state})
+    lane = made(**{"_watch": Recorder(check_answer=None, longest_quiet=0.0), **state})
     lane._command.exit_code_answer = None
-    lane._tick(now)
+    lane._run_due(now)
     assert lane._stop == stop
 
 
-@pytest.mark.parametrize("due", ["_ask_at", "_kill_at", "_beat_at"])
+@pytest.mark.parametrize("due", ["_request_at", "_kill_at", "_beat_at"])
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_turn_does_what_is_due(monkeypatch: pytest.MonkeyPatch, due: str, late: int) -> None:
-    lane = made(**{due: 101 - late, "_watch": Recorder(look_answer=None)})
+    lane = made(**{due: 101 - late, "_watch": Recorder(check_answer=None)})
     lane._command.exit_code_answer = None
     done: list[str] = []
-    names = {"_ask_at": ["_ask"], "_kill_at": ["_kill"], "_beat_at": ["_look_for_stop", "_beat"]}
-    for name in ("_ask", "_kill", "_look_for_stop", "_beat"):
+    names = {"_request_at": ["_request_checkpoint"], "_kill_at": ["_kill"], "_beat_at": ["_read_stop_flag", "_beat"]}
+    for name in ("_request_checkpoint", "_kill", "_read_stop_flag", "_beat"):
         monkeypatch.setattr(LaneProcess, name, lambda _lane, *_, name=name: done.append(name))
-    lane._tick(100)
+    lane._run_due(100)
     assert done == names[due] * late
 
 
@@ -287,13 +287,13 @@ def test_a_turn_does_what_is_due(monkeypatch: pytest.MonkeyPatch, due: str, late
     [
         ({"step": 6}, False, {}),
         ({"step": 6}, True, {"_fed": 0}),
-        ({"save_failed": "disk full"}, False, {"_asked_at": None, "_ask_at": 160}),
-        ({"step": 6, "saved": 6}, False, {"_look_at": -math.inf}),
-        ({"step": 5, "saved": 5}, False, {"_look_at": -math.inf, "_asked_at": None}),
+        ({"save_failed": "disk full"}, False, {"_requested_at": None, "_request_at": 160}),
+        ({"step": 6, "saved": 6}, False, {"_publish_at": -math.inf}),
+        ({"step": 5, "saved": 5}, False, {"_publish_at": -math.inf, "_requested_at": None}),
     ],
 )
 def test_a_progress_line_is_acted_upon(line: dict[str, Any], whole: bool, changes: dict[str, Any]) -> None:
-    lane = made(_asked_at=50, _progress=SimpleNamespace(lines=lambda: [line]), _look_at=150)
+    lane = made(_requested_at=50, _progress=SimpleNamespace(lines=lambda: [line]), _publish_at=150)
     lane._order.whole = whole
     lane._uploads.newest = SimpleNamespace(step=5)
     fed: list[dict[str, Any]] = []
@@ -307,19 +307,19 @@ def test_a_progress_line_is_acted_upon(line: dict[str, Any], whole: bool, change
     lane._read_progress()
     assert len(fed) == changes.get("_fed", 1)
     assert {name: vars(lane).get(name, 0) for name in changes} == changes
-    if "_asked_at" not in changes:
-        assert lane._asked_at == 50
+    if "_requested_at" not in changes:
+        assert lane._requested_at == 50
     assert ("disk full" in lane._status.trouble) == ("save_failed" in line)
 
 
 def test_the_first_line_is_reported_at_once_and_the_first_save_planned() -> None:
-    lane = made(_progress=SimpleNamespace(lines=lambda: [{"step": 0}, {"step": 1}]), _asked_at=50)
+    lane = made(_progress=SimpleNamespace(lines=lambda: [{"step": 0}, {"step": 1}]), _requested_at=50)
     lane._meter.began_at = None
     lane._meter.lost_since = None
     lane._meter.feed = lambda _line, now: setattr(lane._meter, "began_at", now)
     lane._read_progress()
-    assert (lane._beat_at, lane._asked_at) == (-math.inf, None)
-    assert 100 < lane._ask_at < 9_000
+    assert (lane._beat_at, lane._requested_at) == (-math.inf, None)
+    assert 100 < lane._request_at < 9_000
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_checkpoint_that_was_late_lengthens_the_next_ones_time(
     lane = made(**{"_stop": YIELDED._replace(at=70), **{name: state[name] for name in state if name[0] == "_"}})
     lane._uploads.pending = lambda: pending
     vars(lane._meter).update(meter, not_stored=spans.append)
-    lane._watch = SimpleNamespace(empty_handed=lambda _: "")
+    lane._watch = SimpleNamespace(unsaved_for=lambda _: "")
     monkeypatch.setattr("jobs.payload.lane.lane.judge", lambda facts: facts)
     if lane._command is not None:
         lane._command.errors = SimpleNamespace(tail="")
@@ -361,7 +361,7 @@ def test_only_what_this_lane_saved_since_the_stop_is_its_last_checkpoint(
     monkeypatch: pytest.MonkeyPatch, created_at: int, restored: bool, saved: bool
 ) -> None:
     newest = SimpleNamespace(step=7, created_at=created_at)
-    lane = made(_stop=YIELDED._replace(at=70), _watch=SimpleNamespace(empty_handed=lambda _: ""), _command=None)
+    lane = made(_stop=YIELDED._replace(at=70), _watch=SimpleNamespace(unsaved_for=lambda _: ""), _command=None)
     lane._uploads.newest, lane._uploads.restored = newest, newest if restored else None
     monkeypatch.setattr("jobs.payload.lane.lane.judge", lambda facts: facts)
     facts = lane._ending()
@@ -397,7 +397,7 @@ def test_a_runner_that_fails_itself_says_so(
 
 def test_trouble_is_told_at_once() -> None:
     lane = made()
-    lane._trouble("the store does not answer")
+    lane._report_trouble("the store does not answer")
     assert (lane._status.trouble, lane._beat_at) == ("the store does not answer", -math.inf)
 
 
@@ -447,11 +447,11 @@ def test_a_fast_clock_does_not_flood_the_store(tmp_path: Path, heartbeat: int, s
 @pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EIO, "does not take it")])
 def test_a_store_that_fails_is_tried_again_and_named(number: int, words: str) -> None:
     lane = made()
-    lane._published(SimpleNamespace(step=7), OSError(number, "no"))
+    lane._on_published(SimpleNamespace(step=7), OSError(number, "no"))
     assert words in lane._status.trouble
-    assert (lane._look_at, lane._store_fails) == (160, True)
+    assert (lane._publish_at, lane._store_fails) == (160, True)
     with pytest.raises(ZeroDivisionError):
-        lane._published(SimpleNamespace(step=7), ZeroDivisionError())
+        lane._on_published(SimpleNamespace(step=7), ZeroDivisionError())
 
 
 def test_the_first_line_is_reported_at_once_after_a_stop_too() -> None:

@@ -194,10 +194,10 @@ def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> No
 def test_memory_of_the_gpus_is_the_largest_unless_the_command_names_it() -> None:
     meter = LaneMeter(60.0, 75.0)
     for busy, memory, largest in ((0.5, 0, 0), (0.9, 7, 7), (0.2, 3, 7)):
-        meter.note_gpus(memory, {"gpu_busy": busy})
+        meter.record_gpus(memory, {"gpu_busy": busy})
         assert (meter.telemetry["gpu_busy"], meter.gpu_memory_bytes) == (busy, largest)
     meter.feed({"step": 1, "gpu_memory_bytes": 5}, 0.0)
-    meter.note_gpus(9, {})
+    meter.record_gpus(9, {})
     assert meter.gpu_memory_bytes == 5
 
 

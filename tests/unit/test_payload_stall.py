@@ -21,13 +21,13 @@ class Session:
     def say(self, **line: object) -> None:
         """Let the command report."""
         self.meter.feed(line, self.now)
-        self.watch.hear(self.meter, self.now)
+        self.watch.record_progress(self.meter, self.now)
 
     def until(self, at: float) -> Stop | None:
         """Look every 30 s; return why it must end, if it must before ``at``."""
         while self.now < at:
             self.now = min(at, self.now + 30)
-            if stop := self.watch.look(self.meter, self.now):
+            if stop := self.watch.check(self.meter, self.now):
                 return stop
         return None
 
@@ -101,7 +101,7 @@ def test_a_pause_of_the_whole_machine_does_not_count() -> None:
     session.say(step=1)
     session.until(400)
     session.now += 3_600
-    assert session.watch.look(session.meter, session.now) is None
+    assert session.watch.check(session.meter, session.now) is None
     began = session.now
     stop = session.until(began + 10_000)
     assert stop is not None
@@ -114,14 +114,14 @@ def test_every_rule_can_be_switched_off() -> None:
     for _ in range(10):
         session.say(step=1, loss=math.nan)
     assert session.until(100_000) is None
-    assert session.watch.empty_handed(Stop("yielded", DEADLINE, session.now, at_deadline=True)) == ""
+    assert session.watch.unsaved_for(Stop("yielded", DEADLINE, session.now, at_deadline=True)) == ""
 
 
 def test_nothing_is_wrong_before_the_command_has_begun() -> None:
     watch, meter = StallWatch(LIMITS, PAUSE), LaneMeter(60.0, 75.0)
-    assert watch.look(meter, 1e9) is None
+    assert watch.check(meter, 1e9) is None
     assert watch.due_at(meter) == math.inf
-    assert watch.empty_handed(Stop("yielded", DEADLINE, 1e9, at_deadline=True)) == ""
+    assert watch.unsaved_for(Stop("yielded", DEADLINE, 1e9, at_deadline=True)) == ""
 
 
 def test_a_loss_that_is_no_number_is_counted_until_one_is() -> None:
@@ -135,7 +135,7 @@ def test_a_loss_that_is_no_number_is_counted_until_one_is() -> None:
     stop = session.until(session.now + 30)
     assert stop is not None
     assert (stop.outcome, stop.error_class) == ("failed", "diverged")
-    assert stop.why == "the loss is no number since step 4, 3 reports in a row"
+    assert stop.why == "the loss is not a finite number since step 4, 3 reports in a row"
 
 
 @pytest.mark.parametrize("odd", ["nan", None, True, [], {}])
@@ -158,9 +158,9 @@ def test_a_loss_of_another_kind_says_nothing(odd: object) -> None:
 )
 def test_who_had_time_to_save_and_did_not_is_empty_handed(stop: Stop | None, ran: str) -> None:
     session = Session()
-    assert session.watch.empty_handed(stop) == ran
+    assert session.watch.unsaved_for(stop) == ran
     session.watch.stored(1_000)
-    assert session.watch.empty_handed(stop) == ""
+    assert session.watch.unsaved_for(stop) == ""
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (5_400, "90 min")])
@@ -171,11 +171,11 @@ def test_spans_are_told_in_words(seconds: float, words: str) -> None:
 def test_idle_gpus_end_a_command_that_reports_steps() -> None:
     """The time counts from the first report below the share, begins again after one above it, and stops in a sleep."""
     session = Session(StallLimits(idle_seconds=600, idle_below=0.05))
-    session.meter.note_gpus(1, {"gpu_busy": 0.04})
+    session.meter.record_gpus(1, {"gpu_busy": 0.04})
     assert session.until(600) is None
-    session.meter.note_gpus(1, {"gpu_busy": 0.05})
+    session.meter.record_gpus(1, {"gpu_busy": 0.05})
     assert session.until(700) is None
-    session.meter.note_gpus(1, {"gpu_busy": 0.01})
+    session.meter.record_gpus(1, {"gpu_busy": 0.01})
     assert session.until(730) is None
     assert session.watch.due_at(session.meter) == 730 + 600
     session.now += 300 - 30  # no look for so long: the machine was suspended
@@ -190,5 +190,5 @@ def test_no_rule_and_no_measurement_let_gpus_be_idle() -> None:
     for limits, busy in ((StallLimits(), 0.0), (StallLimits(idle_seconds=60, idle_below=0.05), None)):
         session = Session(limits)
         if busy is not None:
-            session.meter.note_gpus(1, {"gpu_busy": busy})
+            session.meter.record_gpus(1, {"gpu_busy": busy})
         assert session.until(9_000) is None

@@ -23,7 +23,7 @@ from jobs.definition import table_of
 from jobs.nouns.pool import Pool
 from jobs.payload import log
 from jobs.payload.lane.command import _LINE_BYTES_MAX, Relay
-from jobs.payload.lane.secret_values import VARIABLE, Keys, SecretStore, secrets_of, sign, take_given
+from jobs.payload.lane.secret_values import VARIABLE, Keys, SecretStore, pop_secrets, secrets_of, sign
 from jobs.payload.redact import MARK, Redactor
 from jobs.payload.store.publish import Origin, publish
 from jobs.payload.store.transport import DirectoryTransport
@@ -197,7 +197,7 @@ def test_what_was_handed_over_is_taken_out_of_the_environment_and_known(
 ) -> None:
     del hides
     monkeypatch.setenv(VARIABLE, json.dumps({"A_TOKEN": CANARY, "B": "other-value"}))
-    given = take_given()
+    given = pop_secrets()
     assert VARIABLE not in os.environ
     assert log.hidden(f"a {CANARY} b") == f"a {MARK} b"
     assert secrets_of(["A_TOKEN"], given, None) == {"A_TOKEN": CANARY}, "a lane gets what it names"
@@ -210,7 +210,7 @@ def test_what_was_handed_over_is_taken_out_of_the_environment_and_known(
 def test_what_is_no_table_of_texts_is_refused_without_being_quoted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ValueError, match="does not hold texts by name") as caught:
-        take_given()
+        pop_secrets()
     assert "canary" not in str(caught.value)
     assert VARIABLE not in os.environ
 

@@ -1,6 +1,6 @@
 """Chains: a lane whose job has ended polls the artifact store for the order of the next job while time is left.
 
-The daemon creates the order once, under a key that names the previous lane, so exactly one process runs it.
+The daemon writes an order once, under a key that names the previous lane, so exactly one process runs the job.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from .status import encode, lane_prefix
 _POLL_SECONDS, _POLL_WALL_SECONDS_MIN = 10.0, 0.1
 _NO_LANE = -1  # only a stop of all lanes applies here, not a stop of the previous job
 _STOPS = {signal.SIGTERM, signal.SIGINT}
-# Errors of the session rather than of the job: no other job continues in this session.
+# Errors of the session rather than of the job: no other job may continue in this session.
 _SESSION_ERRORS: frozenset[ErrorClass | None] = frozenset({"wrong_device", "device", "network", "store"})
 
 
@@ -40,10 +40,10 @@ def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float
 
 
 def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: int | None) -> Launch | None:
-    """Return the launch document for the job that continues after ``before``; None if there is none.
+    """Wait for the order after ``before``; return its launch document, or None if no other job continues here.
 
-    While other lanes of the session run, waiting costs nothing and goes on after ``until``. Devices that have had no
-    job wait only while those lanes run. The process exits if the supervisor's end of the pipe ``leash`` is closed.
+    Waiting ends at ``until``, but goes on while other lanes run, because it then costs nothing. A lane that has had no
+    job waits only while other lanes run. The process exits if the supervisor has closed its end of ``leash``, a pipe.
     """
     if launch.chain is None or until is None:
         return None
@@ -70,9 +70,9 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
         except FileNotFoundError:
             pass
         except OSError as error:
-            log(before.lane, f"whether another job continues here cannot be read: {error}")
+            log(before.lane, f"the order of the next job cannot be read: {error}")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log(before.lane, f"the order of the next job makes no sense: {error}")
+            log(before.lane, f"the order of the next job is invalid: {error}")
             return None
         with suppress(OSError):
             if read_stop(transport, launch.run, _NO_LANE) is not None:
@@ -84,7 +84,7 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
 
 
 def newest(launch: Launch, order: LaneOrder) -> tuple[Launch, LaneOrder]:
-    """Return launch document and order of the last job that continued after ``order``, from the session's files."""
+    """Return launch document and order of the last job that continued after ``order``, or those given if none did."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         while (following := read_order(_order_file(launch, order).read_bytes(), launch, order)) is not None:
             launch, order = following, following.lanes[0]
@@ -92,13 +92,13 @@ def newest(launch: Launch, order: LaneOrder) -> tuple[Launch, LaneOrder]:
 
 
 def refuse_orders(launch: Launch, order: LaneOrder) -> None:
-    """Replace any order for a lane whose process has ended by the statement that no job continues after it."""
+    """Replace any order for a lane whose process has ended by a document that says that no job continues."""
     if launch.chain is not None:
         closed = {"format": FORMAT, "run": launch.run, "after": order.lane, "lane": None}
         try:
             launch.transport().put(_key(launch, order), encode(closed))
         except OSError as error:
-            log(order.lane, f"that nothing continues here cannot be stored: {error}")
+            log(order.lane, f"the end of this chain of jobs cannot be stored: {error}")
 
 
 def _key(launch: Launch, before: LaneOrder) -> str:
@@ -106,7 +106,7 @@ def _key(launch: Launch, before: LaneOrder) -> str:
 
 
 def _store_order(launch: Launch, before: LaneOrder, data: bytes) -> None:
-    """Clear the folders for the next job, and store its order for the supervisor, in case this process is killed."""
+    """Clear the folders for the next job. Write its order to a file, which the supervisor reads after a kill."""
     for name in ("checkpoints", "command", "parent", "resume"):
         shutil.rmtree(launch.lane_dir(before) / name, ignore_errors=True)
     _order_file(launch, before).write_bytes(data)
@@ -117,7 +117,7 @@ def _order_file(launch: Launch, order: LaneOrder) -> Path:
 
 
 class SessionBusy:
-    """A shared file lock that a lane's process holds while its job runs, so that other lanes see that it runs."""
+    """A shared file lock that a lane's process holds while its job runs, so that other lanes can check for it."""
 
     def __init__(self, launch: Launch) -> None:
         self._handle = _lock_file(launch)

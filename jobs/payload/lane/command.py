@@ -23,14 +23,14 @@ LOG_BYTES_MAX = 16 << 20
 TAIL_BYTES = 4000
 _PIECE_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 16
-UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # otherwise lines of a script stay in its buffer for minutes
-_INPUT = re.compile(r"\{input:(\w+)\}|\$(SCHED_INPUT_\w+)|\$\{(SCHED_INPUT_\w+)\}", re.ASCII)  # in a word
-# Kills its process group when its standard input ends, which happens however this process dies.
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # otherwise output of a script stays in its buffer for minutes
+_INPUT = re.compile(r"\{input:(\w+)\}|\$(SCHED_INPUT_\w+)|\$\{(SCHED_INPUT_\w+)\}", re.ASCII)  # references in a command
+# A guard that kills its process group when its standard input closes, as it does however this process dies.
 _LEASH = ("/bin/sh", "-c", "trap '' TERM INT HUP USR1; read _; kill -KILL 0")
 
 
 class Relay:
-    """Copies a stream of the command to one of ours, up to a limit, and keeps its end."""
+    """Copies an output stream of the command to one of ours, up to LOG_BYTES_MAX, and keeps its last TAIL_BYTES."""
 
     def __init__(self, source: int, sink: int, prefix: str) -> None:
         os.set_blocking(source, False)
@@ -43,11 +43,11 @@ class Relay:
 
     @property
     def tail(self) -> str:
-        """The last lines as text, redacted."""
+        """The last lines of the stream as text, redacted."""
         return (self._tail + _clean(self._line)).decode(errors="replace").strip()
 
     def copy(self) -> int | None:
-        """Copy a piece; return its length, 0 at the end of the stream, None if nothing is available."""
+        """Copy a piece; return its length in bytes, 0 at the end of the stream, None if nothing is available."""
         try:
             piece = os.read(self.source, _PIECE_BYTES)
         except BlockingIOError:
@@ -56,7 +56,7 @@ class Relay:
         for line in lines:
             self._emit(line + b"\n")
         if len(self._line) > _LINE_BYTES_MAX + _kept_back():
-            # The possible beginning of a secret is kept back until its end arrives.
+            # What may be the beginning of a secret is kept back until its end arrives.
             whole = hidden.whole(self._line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
             end = max(0, len(whole) - _kept_back())
             if end:
@@ -65,7 +65,7 @@ class Relay:
         return len(piece)
 
     def drain(self) -> None:
-        """Copy all that is available after the command's end; a helper process may still hold the other end."""
+        """Copy what is left after the command's end, without waiting: a helper process may keep the stream open."""
         while self.copy():
             pass
         self._emit(self._line)
@@ -86,7 +86,7 @@ class Relay:
 
 
 def _kept_back() -> int:
-    """Return how many bytes of a cut line may belong to a secret."""
+    """Return how many bytes at the end of a cut line may belong to a secret: a character has up to four bytes."""
     return 4 * hidden.longest
 
 
@@ -102,7 +102,7 @@ class CommandProgress:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.path = path
-        # Opened for writing too, so that it neither ends nor blocks while the command has not opened it.
+        # Also opened for writing, so that it neither blocks nor ends while no process of the command has it open.
         self.source = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._line = b""
 
@@ -120,19 +120,19 @@ class CommandProgress:
 
 
 class Spec(NamedTuple):
-    """How to start the command."""
+    """How to start a command: words, variables, working folder, and the prefix of its log lines."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     folder: Path
     prefix: str
-    sinks: tuple[int, int] | None = None  # for its output, separate from ours
+    sinks: tuple[int, int] | None = None  # descriptors for its output and errors; None: ours
 
 
 class TrainingCommand:
-    """A started command, in the process group of a guard that dies with the agent. Raises OSError.
+    """A started command, in the process group of a guard that dies with the agent. Raises OSError if it cannot start.
 
-    The group stays in the agent's session, so that a platform can find and end all of it by session ID.
+    The group stays in the agent's POSIX session, so that a platform can find and end all processes by session ID.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -156,14 +156,14 @@ class TrainingCommand:
         except OSError:
             self.kill()
             raise
-        assert self._process.stdout  # noqa: S101 - for the type checker: both are pipes
+        assert self._process.stdout  # noqa: S101 - for the type checker: both streams are pipes
         assert self._process.stderr  # noqa: S101
         out, err = spec.sinks or (sys.stdout.fileno(), sys.stderr.fileno())
         self.output = Relay(self._process.stdout.fileno(), out, spec.prefix)
         self.errors = Relay(self._process.stderr.fileno(), err, spec.prefix)
 
     def exit_code(self) -> int | None:
-        """Return the exit status, or minus the signal that ended it; None while it runs."""
+        """Return the exit status, or minus the number of the signal that ended the command; None while it runs."""
         return self._process.poll()
 
     @property
@@ -171,8 +171,8 @@ class TrainingCommand:
         """The process ID of the command."""
         return self._process.pid
 
-    def ask(self, number: signal.Signals) -> None:
-        """Send a signal to the command's own process only: helpers may die of SIGUSR1."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the command's own process only, because SIGUSR1 may kill its helper processes."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -191,7 +191,7 @@ class TrainingCommand:
 
 
 def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, resume: bool) -> Spec:
-    """Return how to start a lane's command: its words with placeholders filled in, and its environment."""
+    """Return how to start a lane's command: its words with placeholders replaced, and its environment."""
     folder = launch.lane_dir(order)
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
     environment = {
@@ -209,7 +209,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
         **folders(folder, resume=resume),
     }
-    environment.pop("SCHED_INPUT_PARENT", None)  # of an outer session
+    environment.pop("SCHED_INPUT_PARENT", None)  # left over from an outer session
     if prepared.parent:
         environment["SCHED_INPUT_PARENT"] = prepared.parent
     python = sys.executable
@@ -221,7 +221,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     if order.whole and prepared.parent:  # an evaluation scores its parent
         environment.setdefault("SCHED_INPUT_MODEL", prepared.parent)
     if order.whole:
-        # A script that follows the contract works as outside a session, and its checkpoints are output too.
+        # A script that follows the contract runs as it does outside a session, and its checkpoints are output too.
         output = folder / "command" / OUTPUT
         environment |= {"SCHED_OUTPUT_DIR": str(output), "SCHED_CHECKPOINT_DIR": str(output / "checkpoints")}
         environment |= {"SCHED_TARGET_STEP": "", "SCHED_PROGRESS": ""}
@@ -236,7 +236,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
 
 
 def folders(folder: Path, *, resume: bool) -> dict[str, str]:
-    """Return the contract's variables for folders of the lane."""
+    """Return the variables of the training contract that name folders of the lane; without ``resume``, one is empty."""
     return {
         "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
         "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -245,11 +245,11 @@ def folders(folder: Path, *, resume: bool) -> dict[str, str]:
 
 
 def with_kit(path: str | None) -> str:
-    """Return a PYTHONPATH with trainer_kit at its end, so that any script can import it."""
+    """Return a PYTHONPATH with the folder of ``trainer_kit`` at its end, so that any script can import that module."""
     return os.pathsep.join(filter(None, (path, str(_PAYLOAD / "trainers"))))
 
 
 def _folder_of(match: re.Match[str], environment: dict[str, str]) -> str:
-    """Return the folder of an input that a word names; other words are unchanged."""
+    """Return the folder of the input that a reference names; a reference to an unknown input is unchanged."""
     name = match[2] or match[3] or f"SCHED_INPUT_{match[1].upper()}"
     return environment.get(name, match[0])

@@ -11,12 +11,12 @@ from .meter import LaneMeter
 FORMAT = 1  # of heartbeats and results
 Phase = Literal["starting", "restoring", "training", "saving", "stopping", "ended"]
 
-DEADLINE = "deadline"  # reason of a session that reaches its end
+DEADLINE = "deadline"  # reason of a stop at the end of the session
 Outcome = Literal["finished", "yielded", "preempted", "failed"]
 
 
 class Stop(NamedTuple):
-    """A request to end: reason, scheduled second, ``outcome``, the broken rule if any, and if the time was over."""
+    """A request to end the command at the scheduled second ``at``. A broken stall rule sets ``error_class``."""
 
     outcome: Outcome
     why: str
@@ -35,17 +35,17 @@ class Ending(NamedTuple):
 
 
 class EndingFacts(NamedTuple):
-    """The facts at the end of a lane. Steps are None if there are none; ``exit_code`` is None if no command ended."""
+    """The facts at the end of a lane. Unknown steps are None; so is ``exit_code`` if no command ended."""
 
     target_step: int
     reported_step: int | None
     stored_step: int | None
-    whole: bool  # a job of one step: no partial result
+    whole: bool  # a job without checkpoints: it has no partial result
     saved_since_stop: bool
     unstored: bool  # a checkpoint was made or attempted, but is not in the store
-    diverged: str  # why it cannot continue, or why its last checkpoint is not kept: the loss is not finite
-    empty_handed: str  # seconds in which it could have saved, but saved nothing
-    began: bool  # the newest step that the command reported
+    diverged: str  # why the loss ended the training, or why checkpoints are held back; "" if the loss is finite
+    unsaved_for: str  # how long it ran, although it could have saved and did not; "" for other commands
+    began: bool  # whether the command reported progress
     killed: bool  # killed by the runner after its grace period
     exit_code: int | None
     stop: Stop | None
@@ -55,7 +55,7 @@ class EndingFacts(NamedTuple):
 
 
 def judge(facts: EndingFacts) -> Ending:
-    """Return how the lane ended, by precedence: target reached, fatal failure, stop request, exit of the command."""
+    """Return how the lane ended. The first rule that applies decides; a stored target step precedes any failure."""
     if facts.stored_step is not None and facts.stored_step >= facts.target_step:
         return Ending("finished", "target step", None, facts.errors)
     if facts.failure:
@@ -80,7 +80,7 @@ def judge(facts: EndingFacts) -> Ending:
         verdict = classify(facts.exit_code, facts.errors)
         return Ending("failed", verdict.why, verdict.error_class, facts.errors)
     if facts.exit_code is None and not facts.stop:
-        # No stop request and no end of a command: the preparation took all the time.
+        # Without a stop request and an exit status, the preparation used up the session.
         return Ending("yielded", "deadline, before training began", None, facts.errors)
     at = "before it reported a step" if facts.reported_step is None else f"at step {facts.reported_step}"
     stored = "none" if facts.stored_step is None else facts.stored_step
@@ -90,29 +90,29 @@ def judge(facts: EndingFacts) -> Ending:
 
 
 def _stalled(facts: EndingFacts) -> Ending | None:
-    """Return the end of a command that was stopped by a rule, or that saved nothing in the session."""
+    """Return the end of a command that a stall rule stopped, or that saved nothing in the session; else None."""
     stop = facts.stop
     if stop and stop.error_class:
         if facts.saved_since_stop:
             return Ending("yielded", f"{stop.why}; asked to end, it saved", None, facts.errors)
         return Ending("failed", stop.why, stop.error_class, facts.errors)
-    if stop and facts.empty_handed:
+    if stop and facts.unsaved_for:
         how = "was killed" if facts.killed else f"ended with exit status {facts.exit_code}"
-        why = f"{stop.why}: nothing was saved in {facts.empty_handed}; asked to save and end, the command {how}"
+        why = f"{stop.why}: nothing was saved in {facts.unsaved_for}; asked to save and end, the command {how}"
         return Ending("failed", why, "no_checkpoint", facts.trouble or facts.errors)
     return None
 
 
 def _cut_short(facts: EndingFacts, stop: Stop) -> Ending:
     """Return the end of a job without checkpoints that was stopped before it finished."""
-    if facts.empty_handed:
-        why = f"{stop.why}: it ran {facts.empty_handed} and did not finish; it starts again, and needs a longer `whole`"
+    if facts.unsaved_for:
+        why = f"{stop.why}: it ran {facts.unsaved_for} and did not finish; it starts again, and needs a longer `whole`"
         return Ending("failed", why, "no_checkpoint", facts.errors)
-    return Ending("yielded", f"{stop.why}: it was not through, and starts from scratch", None, facts.errors)
+    return Ending("yielded", f"{stop.why}: it had not finished, and starts from scratch", None, facts.errors)
 
 
 def _is_failure(facts: EndingFacts) -> bool:
-    """Return whether a command that was asked to end lost its training."""
+    """Return whether a command that was asked to end lost training time that it could have saved."""
     if facts.saved_since_stop or not facts.began:
         return False
     everything_stored = facts.reported_step is None or (facts.stored_step or 0) >= facts.reported_step
@@ -120,7 +120,7 @@ def _is_failure(facts: EndingFacts) -> bool:
 
 
 def read_stop(transport: Transport, run: str, lane: int) -> str | None:
-    """Return the stop request for this lane, None if there is none. Raises OSError if the store does not answer."""
+    """Return the reason of a stop request for this lane, None without one. Raises OSError if the store fails."""
     key = f"runs/{run}/stop"
     try:
         data = transport.read(key)
@@ -128,21 +128,21 @@ def read_stop(transport: Transport, run: str, lane: int) -> str | None:
         return None
     try:
         flag = json.loads(data)
-        meant, why = flag["lane"] in (None, lane), str(flag["reason"])
+        applies, why = flag["lane"] in (None, lane), str(flag["reason"])
     except (ValueError, KeyError, TypeError):
-        # An unreadable flag counts as a stop: ending loses the rest of a session, going on could exceed a budget.
+        # An unreadable flag counts as a stop: to stop costs the rest of the session, to go on could exceed a budget.
         return "the flag is unreadable"
-    return why if meant else None
+    return why if applies else None
 
 
-# Stall rules, applied by the runner without the daemon. Pure.
+# Stall rules: this process applies them without the daemon.
 class StallLimits(NamedTuple):
     """Limits of the stall rules, in scheduled seconds and counts; None switches a rule off.
 
     ``first_progress_seconds``: from the start to the first report or checkpoint. ``no_progress_seconds``: from one new
-    step to the next. ``checkpoint_seconds``: a command that ran so long had time to save. ``loss_nan``: so many reports
-    in a row with a loss that is not finite end the command. ``idle_seconds``: the longest time in which the GPUs are
-    less than ``idle_below`` busy, a share.
+    step to the next. ``checkpoint_seconds``: a command that ran this long had time to save. ``loss_nan``: the number of
+    reports in a row with a loss that is not finite. ``idle_seconds``: the longest time in which the GPUs may be busy
+    less than ``idle_below``, a share from 0 to 1.
     """
 
     first_progress_seconds: float | None = None
@@ -154,53 +154,53 @@ class StallLimits(NamedTuple):
 
 
 class StallWatch:
-    """Tracks a command's progress in scheduled seconds; a gap above ``pause_seconds`` was a suspended machine."""
+    """Tracks a command's progress. A gap of more than ``pause_seconds`` between checks means a suspended machine."""
 
     def __init__(self, limits: StallLimits, pause_seconds: float) -> None:
         self._limits, self._pause = limits, pause_seconds
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._began_at: float | None = None
         self._quiet_since = 0.0
         self._furthest = -1
         self._idle_since: float | None = None
         self._saved = False
-        self.longest_quiet = 0.0  # durations between new steps
+        self.longest_quiet = 0.0  # the longest time between two new steps
 
     def begin(self, now: float) -> None:
-        """Note that the command has started."""
-        self._began_at = self._quiet_since = self._looked_at = now
+        """Record that the command has started."""
+        self._began_at = self._quiet_since = self._checked_at = now
 
-    def hear(self, meter: LaneMeter, now: float) -> None:
-        """Note a progress line of the command; only a new step counts as progress."""
+    def record_progress(self, meter: LaneMeter, now: float) -> None:
+        """Record a progress line of the command; only a new step counts as progress."""
         if meter.step is not None and meter.step > self._furthest:
             if self._furthest >= 0:
                 self.longest_quiet = max(self.longest_quiet, now - self._quiet_since)
             self._furthest, self._quiet_since = meter.step, now
 
     def stored(self, now: float) -> None:
-        """Note that a checkpoint of the command is in the store."""
+        """Record that a checkpoint of the command is in the store."""
         self._saved, self._quiet_since = True, now
 
     def due_at(self, meter: LaneMeter) -> float:
-        """Return when a rule is broken without further progress; infinity if no rule applies."""
+        """Return when the next rule is broken if no progress follows; infinity if no rule applies."""
         if self._began_at is None:
             return math.inf
         limit, idle = self._limit(meter), self._limits.idle_seconds
         idle_until = math.inf if idle is None or self._idle_since is None else self._idle_since + idle
         return min(idle_until, math.inf if limit is None else self._quiet_since + limit)
 
-    def look(self, meter: LaneMeter, now: float) -> Stop | None:
-        """Return why the command must end now, None if it may go on."""
+    def check(self, meter: LaneMeter, now: float) -> Stop | None:
+        """Return a request to end the command if a rule is broken, else None."""
         if self._began_at is None:
             return None
-        stood_still = max(0.0, now - self._looked_at - self._pause)
-        self._looked_at = now
-        self._began_at += stood_still
-        self._quiet_since += stood_still
-        if idle := self._look_at_gpus(meter, now, stood_still):
+        suspended = max(0.0, now - self._checked_at - self._pause)
+        self._checked_at = now
+        self._began_at += suspended
+        self._quiet_since += suspended
+        if idle := self._check_gpus(meter, now, suspended):
             return idle
         if self._limits.loss_nan is not None and meter.losses_lost >= self._limits.loss_nan:
-            why = f"the loss is no number since step {meter.lost_since}, {meter.losses_lost} reports in a row"
+            why = f"the loss is not a finite number since step {meter.lost_since}, {meter.losses_lost} reports in a row"
             return Stop("failed", why, now, "diverged")
         if now < self.due_at(meter):
             return None
@@ -210,20 +210,20 @@ class StallWatch:
         self.longest_quiet = max(self.longest_quiet, now - self._quiet_since)
         return Stop("failed", f"no progress: no new step in {quiet}, the newest is {self._furthest}", now, "stalled")
 
-    def _look_at_gpus(self, meter: LaneMeter, now: float, stood_still: float) -> Stop | None:
-        """Return why a command that leaves its GPUs idle must end; None where their use is unknown."""
+    def _check_gpus(self, meter: LaneMeter, now: float, suspended: float) -> Stop | None:
+        """Return a request to end a command whose GPUs were idle for too long, else None; unknown use is not idle."""
         busy, limit = meter.telemetry["gpu_busy"], self._limits.idle_seconds
         if limit is None or busy is None or busy >= self._limits.idle_below:
             self._idle_since = None
             return None
-        self._idle_since = now if self._idle_since is None else self._idle_since + stood_still
+        self._idle_since = now if self._idle_since is None else self._idle_since + suspended
         if now < self._idle_since + limit:
             return None
         share, span = 100 * self._limits.idle_below, minutes(now - self._idle_since)
         return Stop("failed", f"its GPUs were less than {share:.3g} % busy for {span}", now, "stalled")
 
-    def empty_handed(self, stop: Stop | None) -> str:
-        """Return how long a command ran that had time to save and saved nothing; None for any other."""
+    def unsaved_for(self, stop: Stop | None) -> str:
+        """Return how long a command ran that had time to save and saved nothing; "" for any other command."""
         limit = self._limits.checkpoint_seconds
         if limit is None or self._began_at is None or self._saved or stop is None or not stop.at_deadline:
             return ""
@@ -232,11 +232,11 @@ class StallWatch:
 
     def _limit(self, meter: LaneMeter) -> float | None:
         if meter.began_at is None:
-            # A command that saves without reporting is judged by its checkpoints at the end of the session.
+            # For a command that saves but reports nothing, only its checkpoints count, at the end of the session.
             return None if self._saved else self._limits.first_progress_seconds
         return self._limits.no_progress_seconds
 
 
 def minutes(seconds: float) -> str:
-    """Return a span as text."""
+    """Return a span as text, in minutes, or in seconds if shorter than a minute."""
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -1,6 +1,6 @@
-"""The virtual environment of a lane's own packages: it contains them, and sees the packages of the image behind them.
+"""The virtual environment of a lane: it holds the job's own packages, and falls back on those of the image.
 
-It is built once per lock and image, under a file lock, and is valid only with a marker file, which is written last. An
+It is built once per lock and image, under a file lock. It is valid only with a marker file, which is written last. An
 environment without the marker is deleted and built again, never repaired.
 """
 
@@ -31,42 +31,42 @@ from .launch import LaneOrder, Launch, Packages
 
 FOLDER, MARK = "environments", "whole.json"
 _IMAGE = "_image.pth"
-_TOLD_MAX = 12
+_LISTED_MAX = 12
 
 
 def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Transport) -> Path:
-    """Return the environment of a lane's packages, perhaps an earlier one. Raises Failure."""
+    """Return the folder of the environment with a lane's packages; build it unless it exists. Raises Failure."""
     try:
         lock = _read_lock(transport, packages)
         pins = _pins(lock, packages)
         image = _image()
         digest = _digest(packages, image)
-        place = launch.cache / FOLDER / digest
-        place.parent.mkdir(parents=True, exist_ok=True)
+        folder = launch.cache / FOLDER / digest
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # Never closed: the lock keeps the environment from being removed while this process lives.
-        hold = os.open(place.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        hold = os.open(folder.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(hold, fcntl.LOCK_SH)
-        if not _is_there(place):
+        if not _is_complete(folder):
             fcntl.flock(hold, fcntl.LOCK_EX)  # waits while another process builds it
-            if not _is_there(place):
+            if not _is_complete(folder):
                 scratch = launch.work_dir / f"wheels-{order.lane}"
                 wheels = _wheelhouse(transport, packages, scratch)
-                _Build(place, lock, pins, image, Tool(wheels, hold, order.lane, order.environment)).run()
+                _Build(folder, lock, pins, image, Tool(wheels, hold, order.lane, order.environment)).run()
                 shutil.rmtree(scratch, ignore_errors=True)
             fcntl.flock(hold, fcntl.LOCK_SH)
-        os.utime(place / MARK)
+        os.utime(folder / MARK)
     except locks.BadLock as error:
         raise Failure("store", f"the lock {packages.lock!r} cannot be used: {error}") from None
     except OSError as error:
         raise Failure("store", f"the packages of the lane cannot be put in place: {error}") from None
-    return place
+    return folder
 
 
 def _read_lock(transport: Transport, packages: Packages) -> locks.Lock:
     with tempfile.TemporaryDirectory(prefix="uff-lock-") as folder:
-        place = Path(folder) / locks.LOCK
-        transport.fetch(f"{packages.lock}/{locks.LOCK}", place)
-        with place.open("rb") as stream:
+        path = Path(folder) / locks.LOCK
+        transport.fetch(f"{packages.lock}/{locks.LOCK}", path)
+        with path.open("rb") as stream:
             return locks.parse_lock(stream.read(locks.LOCK_BYTES_MAX + 1), packages.lock.rpartition("/")[2])
 
 
@@ -75,20 +75,20 @@ def _pins(lock: locks.Lock, packages: Packages) -> Mapping[str, locks.Pin]:
     if own != wanted:
         raise Failure(
             "environment",
-            f"the job's packages are locked for Python {wanted} here, and this image has {own}: "
+            f"for this pool the job's packages are locked for Python {wanted}, but the image has Python {own}: "
             f'set image_python = "{own}" in the options of the pool, then schedctl queue update JOB',
         )
     if packages.target not in lock.targets:
-        raise Failure("environment", f"the lock has nothing for {packages.target}: schedctl queue update JOB")
+        raise Failure("environment", f"the lock has no packages for {packages.target}: schedctl queue update JOB")
     return {locks.canonical(pin.name): pin for pin in lock.targets[packages.target]}
 
 
-def _is_there(place: Path) -> bool:
-    return (place / MARK).is_file()
+def _is_complete(folder: Path) -> bool:
+    return (folder / MARK).is_file()
 
 
 def _image() -> Mapping[str, metadata.Distribution]:
-    """Return the packages of the running interpreter by name; the first on its path counts."""
+    """Return the packages of the running interpreter by name; of equal names, the first on its path."""
     result: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions(path=_site_folders()):
         name = distribution.metadata["Name"]
@@ -104,7 +104,7 @@ def _site_folders() -> list[str]:
 
 
 def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> str:
-    """Return the digest of everything that an environment depends on: its lock and the image."""
+    """Return the digest of everything that an environment depends on: its lock, and the image with its packages."""
     facts = [
         packages.lock,
         packages.target,
@@ -117,7 +117,7 @@ def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> s
 
 
 def _wheelhouse(transport: Transport, packages: Packages, folder: Path) -> Path | None:
-    """Download the wheels from the store by their digests, for sessions without a package index."""
+    """Return a folder with the wheels from the store, for sessions without a package index; None if there are none."""
     if not packages.wheels:
         return None
     shutil.rmtree(folder, ignore_errors=True)
@@ -134,80 +134,79 @@ class _Build:
 
     def __init__(
         self,
-        place: Path,
+        folder: Path,
         lock: locks.Lock,
         pins: Mapping[str, locks.Pin],
         image: Mapping[str, metadata.Distribution],
         tool: "Tool",
     ) -> None:
-        self._place, self._lock, self._pins, self._image = place, lock, pins, image
+        self._folder, self._lock, self._pins, self._image = folder, lock, pins, image
         self._tool, self._lane = tool, tool.lane
-        self._python = place / "bin" / "python"
-        self._site = place / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        self._python = folder / "bin" / "python"
+        self._site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         self._fetched: dict[str, locks.Pin] = {}
         self._own: dict[str, Installed] = {}
 
     def run(self) -> None:
-        """Build it and write the marker; a failed build is removed. Raises Failure, OSError."""
-        shutil.rmtree(self._place, ignore_errors=True)
+        """Build the environment and write the marker; remove a failed build. Raises Failure, OSError."""
+        shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            venv.EnvBuilder(symlinks=True, with_pip=False).create(self._place)
-            while wanted := self._wanted():
-                self._install(wanted)
-            # The interpreter sees the packages of the image, with the additions of their .pth files, behind its own.
+            venv.EnvBuilder(symlinks=True, with_pip=False).create(self._folder)
+            while reasons := self._next_installs():
+                self._install(reasons)
+            # After its own packages, the interpreter finds those of the image, with the additions of their .pth files.
             lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
             (self._site / _IMAGE).write_text("".join(lines))
             self._wrap_scripts()
             self._log_packages()
             os.sync()  # without a sync a power failure could leave the marker, but not the files
             fetched = [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]
-            write_whole(self._place / MARK, json.dumps({"fetched": fetched}))
+            write_whole(self._folder / MARK, json.dumps({"fetched": fetched}))
         except BaseException:
-            shutil.rmtree(self._place, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    def _wanted(self) -> dict[str, str]:
-        """Return the pins to install next, with reasons; packages of the image stay if they meet all requirements."""
+    def _next_installs(self) -> dict[str, str]:
+        """Return the names to install next, each with its reason; a package of the image that is good enough stays."""
         requirements = rules()
         if requirements is None:
             return {name: "" for name, pin in self._pins.items() if name not in self._fetched and self._differs(pin)}
         exact = {name: pin.version for name, pin in self._pins.items()} if self._lock.exact else {}
         result: dict[str, str] = {}
-        lost: list[Unmet] = []
-        for missing in unmet(requirements, self._lock.demands, self._see, exact, {}):
-            # If a downloaded package is too new for a package of the image, that one is downloaded as well.
-            name = next(
-                (one for one in (missing.name, missing.by) if one in self._pins and one not in self._fetched), None
-            )
+        unresolved: list[Unmet] = []
+        for missing in unmet(requirements, self._lock.demands, self._installed, exact, {}):
+            # If a downloaded package is too new for a package of the image, the latter is downloaded as well.
+            names = (missing.name, missing.by)
+            name = next((each for each in names if each in self._pins and each not in self._fetched), None)
             if name is None:
-                lost.append(missing)
+                unresolved.append(missing)
             else:
                 result.setdefault(name, _why(missing) if missing.version else "")
         if not result:
-            for missing in lost:
-                log(self._lane, f"packages: {_why(missing)}, and the lock has nothing better")
+            for missing in unresolved:
+                log(self._lane, f"packages: {_why(missing)}, and the lock has no version that fits")
         return result
 
     def _differs(self, pin: locks.Pin) -> bool:
-        there = self._image.get(locks.canonical(pin.name))
-        return there is None or there.version.partition("+")[0] != pin.version
+        installed = self._image.get(locks.canonical(pin.name))
+        return installed is None or installed.version.partition("+")[0] != pin.version
 
-    def _see(self, name: str) -> "Installed | None":
+    def _installed(self, name: str) -> "Installed | None":
         if name in self._own:
             return self._own[name]
         installed = self._image.get(name)
         return None if installed is None else Installed(installed.version, tuple(installed.requires or ()))
 
-    def _install(self, wanted: Mapping[str, str]) -> None:
-        pins = [self._pins[name] for name in sorted(wanted)]
-        for name, why in sorted(wanted.items()):
+    def _install(self, reason_by_name: Mapping[str, str]) -> None:
+        pins = [self._pins[name] for name in sorted(reason_by_name)]
+        for name, why in sorted(reason_by_name.items()):
             if why:
                 log(self._lane, f"packages: {self._pins[name].name} {self._pins[name].version} is fetched: {why}")
-        listed = self._place / "lock.txt"
-        listed.write_text(locks.requirement_lines(pins))
-        reasons = "; ".join(why for why in wanted.values() if why)
-        install(self._tool, self._python, listed, reasons)
-        self._fetched.update({name: self._pins[name] for name in wanted})
+        requirements_file = self._folder / "lock.txt"
+        requirements_file.write_text(locks.requirement_lines(pins))
+        reasons = "; ".join(why for why in reason_by_name.values() if why)
+        install(self._tool, self._python, requirements_file, reasons)
+        self._fetched.update({name: self._pins[name] for name in reason_by_name})
         for distribution in metadata.distributions(path=[str(self._site)]):
             if distribution.metadata["Name"]:
                 self._own[locks.canonical(distribution.metadata["Name"])] = Installed(
@@ -215,10 +214,10 @@ class _Build:
                 )
 
     def _wrap_scripts(self) -> None:
-        """Wrap programs of the image, such as torchrun, to run in this interpreter, which sees the packages."""
+        """Wrap programs of the image, such as torchrun, so that they run in this interpreter with its packages."""
         for distribution in self._image.values():
             for entry in distribution.entry_points:
-                script = self._place / "bin" / entry.name
+                script = self._folder / "bin" / entry.name
                 module, _, attribute = entry.value.partition("[")[0].strip().partition(":")
                 if entry.group != "console_scripts" or "/" in entry.name or not attribute or script.exists():
                     continue
@@ -229,7 +228,7 @@ class _Build:
                 script.chmod(0o755)
 
     def _log_packages(self) -> None:
-        """Log which packages were installed, their size on disk, and which packages of the lock are the image's."""
+        """Log which packages were installed, their size on disk, and for which packages the image's version is used."""
         fetched = sorted(f"{pin.name} {pin.version}" for pin in self._fetched.values())
         size = sum(path.lstat().st_size for path in self._site.rglob("*") if path.is_file())
         kept = [
@@ -239,25 +238,25 @@ class _Build:
         ]
         log(self._lane, f"packages: fetched {_listed(fetched)}, {size / (1 << 20):,.1f} MiB on disk")
         if kept:
-            log(self._lane, f"packages: the image's own do for {_listed(kept)}")
+            log(self._lane, f"packages: the image's own versions are used of {_listed(kept)}")
 
 
 def _why(missing: "Unmet") -> str:
-    asker = missing.by or "the job"
-    return f"{asker} asks for {missing.text}, and {missing.name} {missing.version or 'none'} is there"
+    installed = f"{missing.version} is installed" if missing.version else "is not installed"
+    return f"{missing.by or 'the job'} requires {missing.text}, and {missing.name} {installed}"
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _TOLD_MAX} more" if len(names) > _TOLD_MAX else ""
-    return (", ".join(names[:_TOLD_MAX]) or "nothing") + more
+    more = f" and {len(names) - _LISTED_MAX} more" if len(names) > _LISTED_MAX else ""
+    return (", ".join(names[:_LISTED_MAX]) or "nothing") + more
 
 
-# Install exactly the listed packages with uv or pip, each with its digest.
+# Installation with uv or pip: exactly the listed packages, each verified by its digest.
 _VARIABLES = {
     "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_COLOR": "1",
 }  # fmt: skip
-SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
+SIGNED = re.compile(r"://[^/\s@]+@")  # the user and password of a URL
 _LINES_KEPT = 12
 LINE_CHARACTERS = 400
 _NETWORK = (
@@ -269,10 +268,10 @@ _DISK = ("no space left on device", "disk quota exceeded")
 
 
 class Tool(NamedTuple):
-    """How packages are installed: only from ``wheels`` if given, otherwise from an index that ``variables`` may name.
+    """How packages are installed: only from the folder ``wheels``, or if it is None from an index.
 
-    ``hold`` is a file lock that the tool inherits: if this process is killed, no other process builds here while the
-    tool still writes.
+    ``variables`` of the environment may name the index. The installer inherits the file lock ``hold``: if this process
+    is killed, no other process builds here while the installer still writes.
     """
 
     wheels: Path | None
@@ -281,16 +280,16 @@ class Tool(NamedTuple):
     variables: Mapping[str, str]
 
 
-def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
-    """Install the packages of the file ``listed``; ``reasons`` say why they are needed. Raises Failure, OSError."""
+def install(tool: Tool, python: Path, requirements_file: Path, reasons: str) -> None:
+    """Install the packages of a file; ``reasons``, for the message, say why. Raises Failure, OSError."""
     source = ("--no-index", "--find-links", str(tool.wheels)) if tool.wheels is not None else ()
-    words = (*_installer(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
+    options = ("--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(requirements_file))
     variables = {**os.environ, **tool.variables}
     kept = {name: text for name, text in variables.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     lines: deque[str] = deque(maxlen=_LINES_KEPT)
     with subprocess.Popen(
-        words,
-        cwd=listed.parent,
+        (*_installer(python), *options),
+        cwd=requirements_file.parent,
         env={**kept, **_VARIABLES},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -311,8 +310,8 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
 
 
 def _installer(python: Path) -> tuple[str, ...]:
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    uv = shutil.which("uv", path=places)
+    search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    uv = shutil.which("uv", path=search_path)
     if uv is not None:
         return (uv, "pip", "install", "--python", str(python), "--no-cache")
     if importlib.util.find_spec("pip") is None:
@@ -326,25 +325,25 @@ def _class(output: str) -> ErrorClass:
     return "network" if any(words in output for words in _NETWORK) else "environment"
 
 
-# Requirements that the visible packages of an interpreter do not meet.
+# Requirements: which of them the installed packages do not meet.
 class Installed(NamedTuple):
-    """An importable package: its version and its own requirements."""
+    """An installed package: its version and its own requirements."""
 
     version: str
     demands: tuple[str, ...]
 
 
 class Unmet(NamedTuple):
-    """An unmet requirement; ``by`` is the package that has it, empty for the job itself."""
+    """An unmet requirement of the package ``by``; an empty ``by`` is the job itself."""
 
     name: str
     by: str
     text: str
-    version: str  # the installed version; empty: none
+    version: str  # the installed version of the package ``name``; empty: not installed
 
 
 def rules() -> Any:
-    """Return the module ``packaging.requirements`` of the interpreter or of its pip; None if neither has it."""
+    """Return the module ``packaging.requirements``, from the interpreter or its pip; None if neither has it."""
     for name in ("packaging.requirements", "pip._vendor.packaging.requirements"):
         try:
             return import_module(name)
@@ -356,11 +355,11 @@ def rules() -> Any:
 def unmet(
     requirements: Any,
     demands: Iterable[str],
-    see: Callable[[str], Installed | None],
+    find_installed: Callable[[str], Installed | None],
     pinned: Mapping[str, str],
     markers: Mapping[str, str],
 ) -> list[Unmet]:
-    """Return the unmet requirements, transitively; ``markers`` replace values of the environment."""
+    """Return the unmet ``demands`` and those of the packages that they need; ``markers`` replace environment values."""
     unmet_by_key: dict[tuple[str, str], Unmet] = {}
     ahead = [("", "", demand) for demand in demands]
     checked: set[tuple[str, str]] = set()
@@ -373,14 +372,14 @@ def unmet(
         if demand.marker is not None and not demand.marker.evaluate({**markers, "extra": extra}):
             continue
         name = locks.canonical(demand.name)
-        there = see(name)
-        if there is None or not _meets(demand, there.version, pinned.get(name)):
-            unmet_by_key.setdefault((name, by), Unmet(name, by, text, there.version if there else ""))
+        installed = find_installed(name)
+        if installed is None or not _meets(demand, installed.version, pinned.get(name)):
+            unmet_by_key.setdefault((name, by), Unmet(name, by, text, installed.version if installed else ""))
             continue
         for part in ("", *demand.extras):
             if (name, part) not in checked:
                 checked.add((name, part))
-                ahead += [(name, part, inner) for inner in there.demands]
+                ahead += [(name, part, inner) for inner in installed.demands]
     return list(unmet_by_key.values())
 
 

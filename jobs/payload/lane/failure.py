@@ -1,6 +1,6 @@
-"""Why a command failed: error classes on which the daemon decides.
+"""Why a command failed: its error class, by which the daemon decides about the next attempt.
 
-The meaning of the last lines of a failed command is a table; each pattern cites its source. The first match wins, so
+A table maps the last lines of a failed command to classes; each pattern cites its source. The first match wins, so
 exact patterns come first. A line that both the platform and the job can cause counts against the platform: a job that
 fails everywhere is stopped by its number of failures anyway.
 """
@@ -19,7 +19,7 @@ ErrorClass = Literal[
 
 
 class Pattern(NamedTuple):
-    """The meaning of a line. A ``follows`` line is often caused by the failure of another process and counts last."""
+    """The error class of a line. ``follows``: another process probably failed first, so the pattern counts last."""
 
     error_class: ErrorClass
     words: re.Pattern[str]
@@ -31,7 +31,7 @@ def _pattern(error_class: ErrorClass, words: str, source: str, weight: Literal["
     return Pattern(error_class, re.compile(words, re.IGNORECASE), source, weight == "follows")
 
 
-# Written by the kernel or the driver: proof in any line. Xid 13, 31, 43 and 45 are caused by the application.
+# Lines of the kernel or the driver: a match in any line is proof. The application causes Xid 13, 31, 43 and 45.
 HARDWARE = (
     _pattern("device", r"\bxid(?: \([^)]*\))?:? (?!(?:13|31|43|45)\b)\d{1,3}\b", "docs.nvidia.com/deploy/xid-errors"),
     _pattern("device", r"fallen off the bus", "NVIDIA/open-gpu-kernel-modules#507"),
@@ -78,7 +78,7 @@ PATTERNS = (
     _pattern("device", r"this device cannot be used", "jobs/payload/trainers/finetune.py"),
     _pattern("device", r"cannot open shared object file|glibc\w*_[\d.]+'? not found", "jade-hpc-gpu/jade-hpc-gpu.github.io#91"),
     _pattern("device", r"llvm error: cannot select", "unslothai/unsloth#11465"),
-    # The network and what is behind it.
+    # The network and remote services.
     _pattern("network", r"name resolution|name or service not known|(could not|failed to|cannot|can't) resolve|getaddrinfo|\bgaierror\b|nodename nor servname", "huggingface/huggingface_hub#1689"),
     _pattern("network", r"network is unreachable|no route to host|network is down|host is down", "AUTOMATIC1111/stable-diffusion-webui#17165"),
     _pattern("network", r"\b(408|429) client error|\b5\d\d server error|http error (408|429|5\d\d)\b|\b(408|429|5\d\d) (too many|internal server|bad gateway|service unavailable|gateway time)", "huggingface/huggingface_hub#1516"),
@@ -91,20 +91,19 @@ PATTERNS = (
     _pattern("network", r"commerror|communicat\w+ with (the )?(wandb|backend)|run initialization has timed out", "wandb/wandb#7671"),
     _pattern("network", r"\b(?-i:UNAVAILABLE|DEADLINE_EXCEEDED)\b|error code: ?5\d\d|\b(5\d\d|429)\)? when calling", "grpc.github.io/grpc/core/md_doc_statuscodes.html"),
     _pattern("network", r"urlopen error", "tensorflow/hub#120"),
-    # Secondary errors: what other processes of the command report after one has died.
+    # Secondary errors: other processes of the command report them after the first process has died.
     _pattern("device", r"\bnccl|disterror|distbackenderror|collective operation timeout|process group watchdog", "pytorch/pytorch#118369", "follows"),
     _pattern("device", r"ownerdiederror|actordiederror|rayactorerror|nodediederror|node has died", "ray-project/ray#43751", "follows"),
     _pattern("network", r"diststoreerror|distnetworkerror|rendezvous\w*error|c10d|gloo|clients joined|socket has timed out", "OpenRLHF/OpenRLHF#1040", "follows"),
     _pattern("network", r"connection (was )?(forcibly )?(reset|refused|aborted|closed|lost|error)|connection(reset|refused|aborted)?error|broken ?pipe", "huggingface/huggingface_hub#2822", "follows"),
 )  # fmt: skip
 
-# Raised by the parent of the failed process; they do not contain the cause.
+# Exceptions that the parent of the failed process raises; they do not contain the cause.
 WRAPPERS = re.compile(
     r"childfailederror|calledprocesserror|processraisedexception|processexitedexception|exited unexpectedly|systemexit"
     r"|nonzeroexit|subprocess\w*error|raytaskerror",
     re.IGNORECASE,
 )
-
 
 # The exit status by which a command reports unreadable data (EX_DATAERR of sysexits.h).
 EXIT_DATA = 65
@@ -112,10 +111,10 @@ _SHELL_SIGNAL_BASE = 128
 
 _DIVERGED = "finetune: the loss diverged"
 _STALLED = "finetune: the training stalled"
-# Signals of native code: a faulty device, a full shared memory, or a processor that lacks an instruction.
-_OF_THE_PLACE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
-_MEMORY = tuple(one for one in PATTERNS if one.error_class == "oom")
-_LAST_LINES = 40  # of a command that prints no traceback
+# Signals of native code that point to a faulty device, a full shared memory, or a processor without some instruction.
+_PLATFORM_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
+_MEMORY = tuple(pattern for pattern in PATTERNS if pattern.error_class == "oom")
+_LAST_LINES = 40  # lines to search if the command prints no traceback
 _PREFIX = re.compile(r"^(\[rank\d+\]: ?|\(\w+ pid=\d+[^)]*\) ?|\[\d+\] ?|\d+: )")
 _EXCEPTION = re.compile(
     r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Timeout|Interrupt|Exit|Read|Disconnected|Full|Expired)\b"
@@ -125,13 +124,13 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 _SENTENCES: dict[ErrorClass, str] = {
     "oom": "the command ran out of memory",
     "store": "the session's disk or shared memory is full, or cannot be read",
-    "device": "the place could not run the command: its device, driver or libraries failed",
-    "network": "the command found no network, or a service that it needs gave no answer",
+    "device": "the session could not run the command: its device, driver or libraries failed",
+    "network": "the command could not use the network, or a service that it needs gave no answer",
 }
 
 
 class Failure(Exception):
-    """A lane cannot continue; ``why`` is one line for people, ``error_class`` decides about the next attempt."""
+    """A lane cannot continue. ``why`` is for people; the daemon decides about the next attempt by ``error_class``."""
 
     def __init__(self, error_class: ErrorClass, why: str) -> None:
         super().__init__(why)
@@ -140,14 +139,14 @@ class Failure(Exception):
 
 
 class FailureVerdict(NamedTuple):
-    """An error class and its sentence."""
+    """An error class, and a sentence about it for people."""
 
     error_class: ErrorClass
     why: str
 
 
 def classify(exit_code: int, errors: str) -> FailureVerdict:
-    """Return the class by kernel messages, else the exceptions at the end, else the last lines, else the signal."""
+    """Return why a command failed, by messages of the kernel, else its exceptions, last lines, or the signal."""
     killed_by = -exit_code if exit_code < 0 else exit_code - _SHELL_SIGNAL_BASE
     if exit_code == EXIT_DATA:
         return FailureVerdict("data", "the command could not read its data")
@@ -156,11 +155,11 @@ def classify(exit_code: int, errors: str) -> FailureVerdict:
     if proof is None and killed_by == signal.SIGKILL and _match(lines, _MEMORY) is None:
         return FailureVerdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
     if proof is None and _DIVERGED in errors.lower():
-        return FailureVerdict("diverged", "the command says that its loss diverged")
+        return FailureVerdict("diverged", "the command reports that its loss diverged")
     if proof is None and _STALLED in errors.lower():
-        return FailureVerdict("stalled", "the command says that it trains on nothing")
+        return FailureVerdict("stalled", "the command reports that its training stalled")
     error_class = proof.error_class if proof else _by_exceptions(lines)
-    if error_class is None and killed_by in _OF_THE_PLACE:
+    if error_class is None and killed_by in _PLATFORM_SIGNALS:
         error_class = "device"
     if error_class in _SENTENCES:
         how = f"died of {_name(killed_by)}" if exit_code < 0 else f"exit status {exit_code}"
@@ -171,28 +170,28 @@ def classify(exit_code: int, errors: str) -> FailureVerdict:
 
 
 def _by_exceptions(lines: Sequence[str]) -> ErrorClass | None:
-    """Return the class of the newest traceback with a primary cause, else a secondary one, else of the last lines."""
-    echo: ErrorClass | None = None
-    ended = False
+    """Return the class of the newest primary error, else of the oldest secondary one, else of the last lines."""
+    secondary: ErrorClass | None = None
+    has_cause = False
     for group in reversed(_groups(lines)):
         causes = [line for line in group if not WRAPPERS.search(line)]
         if not causes:
             continue
-        ended = True
+        has_cause = True
         match = _match(causes, PATTERNS)
         if match is None or match.error_class == "code":
             return "code"
         if not match.follows:
             return match.error_class
-        echo = match.error_class
-    if ended:
-        return echo
+        secondary = match.error_class
+    if has_cause:
+        return secondary
     match = _match(lines[-_LAST_LINES:], PATTERNS)
     return match.error_class if match else None
 
 
 def _groups(lines: Sequence[str]) -> list[list[str]]:
-    """Return the exceptions of each traceback with their causes, oldest first; also exceptions without one (rich)."""
+    """Return the exceptions of each traceback with their causes, oldest first; `rich` prints them without one."""
     groups: list[list[str]] = []
     chained = inside = False
     for line in lines:
@@ -212,7 +211,7 @@ def _groups(lines: Sequence[str]) -> list[list[str]]:
 
 def _match(lines: Sequence[str], patterns: Sequence[Pattern]) -> Pattern | None:
     """Return the first pattern that matches any of the lines."""
-    return next((one for one in patterns if any(one.words.search(line) for line in lines)), None)
+    return next((each for each in patterns if any(each.words.search(line) for line in lines)), None)
 
 
 def _name(number: int) -> str:

@@ -1,7 +1,7 @@
 """One lane: restore, run the command, publish its checkpoints, report, and end in time.
 
-One thread waits for the next progress line, output, signal, end of a background task, or due instant. Slow work
-(restoring, publishing) runs in one background thread, so that a hanging store delays neither heartbeats nor the
+The main thread waits for the next progress line, output, signal, end of a background task, or due instant. Slow work
+(restoring, publishing) runs in one background thread, so that a store that hangs delays neither heartbeats nor the
 deadline.
 """
 
@@ -30,10 +30,10 @@ from .status import LaneStatus, PendingCheckpoint, UploadQueue, encode, leave_re
 
 # The store gets at most ten heartbeats per wall second, however fast the scheduled clock runs.
 _BEAT_WALL_SECONDS = 0.1
-_ASK_AGAIN_BEATS = 10
-# Shares of a platform's grace after SIGTERM: the command may save, and the lane publishes and reports.
+_RETRY_BEATS = 10  # heartbeats after which a request for a checkpoint is repeated
+# After a platform's SIGTERM: shares of the grace until which the command may save and the lane publishes.
 _GRACE_COMMAND, _GRACE_PUBLISH = 0.7, 0.9
-# A gap between polls above two heartbeats and this means that the machine was suspended.
+# A gap between two checks that exceeds two heartbeats by this means that the machine was suspended.
 _PAUSE_WALL_SECONDS = 10.0
 # Share of the stop margin that is reserved for the result if the last checkpoint is late.
 _MARGIN_RESULT = 0.25
@@ -43,7 +43,7 @@ class LaneProcess:
     """A lane from its start to its result."""
 
     def __init__(self, launch: Launch, order: LaneOrder, leash: int | None = None) -> None:
-        """``leash`` is a pipe whose other end the supervising agent holds; it ends with the agent."""
+        """``leash`` is a pipe whose other end the supervising agent holds; the pipe closes when the agent ends."""
         self._launch, self._order, self._clock = launch, order, launch.clock
         self._transport = launch.transport()
         self._folder = launch.lane_dir(order)
@@ -60,13 +60,13 @@ class LaneProcess:
         self._progress: CommandProgress | None = None
         self._exit_code: int | None = None
         self._killed = False
-        self._store_fails = False  # the newest publication failed, and is retried
+        self._store_fails = False  # the store failed at the newest publication, which is retried
         self._stop: Stop | None = None
         self._failure: Failure | None = None
-        self.waits_until: int | None = None  # after the end, for another job's order
-        self._asked_at: float | None = None  # when the unpublished checkpoint was requested
-        self._beat_at = self._look_at = -math.inf
-        self._ask_at = self._kill_at = math.inf
+        self.waits_until: int | None = None  # until when the ended lane waits for the order of another job
+        self._requested_at: float | None = None  # when the unpublished checkpoint was requested
+        self._beat_at = self._publish_at = -math.inf
+        self._request_at = self._kill_at = math.inf
         self._give_up_at = launch.deadline - _MARGIN_RESULT * launch.stop_margin_seconds
         self._beat_seconds = max(launch.heartbeat_seconds, _BEAT_WALL_SECONDS * self._clock.scale)
         self._gpus = GpuWatch(self._meter, order.devices, order.lane)
@@ -79,9 +79,9 @@ class LaneProcess:
             self._worker.start(
                 lambda: prepare(self._launch, self._order, self._transport, self._folder, self._status), self._start
             )
-            while not self._settled(self._clock.now()):
+            while not self._is_over(self._clock.now()):
                 self._wait()
-                self._tick(self._clock.now())
+                self._run_due(self._clock.now())
             ending = self._ending()
         except Exception as error:  # noqa: BLE001 - whatever happens, the daemon must learn of it
             # An OSError here is a problem with the disk of the working folder.
@@ -99,7 +99,7 @@ class LaneProcess:
         return leave_result(self._transport, self._status.prefix, self._folder, document, self._order.lane)
 
     def _prepare_folder(self) -> None:
-        """Start with an empty folder: results of an earlier start of this attempt were published or are lost."""
+        """Empty the lane's folder. Files of an earlier start of this attempt are in the store, or are lost."""
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("checkpoints", "command"):
             (self._folder / name).mkdir(parents=True)
@@ -107,7 +107,7 @@ class LaneProcess:
         self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
 
     def _start(self, prepared: Prepared | Exception) -> None:
-        """Start the command once everything is prepared."""
+        """Start the command when the background thread has prepared everything; record a failure of it."""
         if isinstance(prepared, Failure):
             self._failure = prepared
             return
@@ -118,10 +118,10 @@ class LaneProcess:
         self._uploads.start_from(prepared.restored.manifest)
         status.bad_manifests = prepared.restored.bad
         for key, why in status.bad_manifests:
-            log(self._order.lane, f"{key} is damaged and was passed over: {why}")
+            log(self._order.lane, f"{key} is damaged and was skipped: {why}")
         if self._order.restore and self._uploads.restored is None:
             self._failure = Failure(
-                "store", "none of the checkpoints to resume from verifies; it does not start at step 0"
+                "store", "none of the checkpoints to resume from verifies; the job does not start at step 0"
             )
             return
         if self._stop:
@@ -144,9 +144,9 @@ class LaneProcess:
             self._selector.register(relay.source, selectors.EVENT_READ, relay)
 
     def _wait(self) -> None:
-        due_at = min(self._beat_at, self._ask_at, self._kill_at, self._give_up_at)
-        if self._command is not None and not self._worker.busy:  # a busy worker's end is an event of its own
-            due_at = min(due_at, self._look_at)
+        due_at = min(self._beat_at, self._request_at, self._kill_at, self._give_up_at)
+        if self._command is not None and not self._worker.busy:  # the end of a busy worker is an event
+            due_at = min(due_at, self._publish_at)
         if not self._stop and self._exit_code is None:
             due_at = min(due_at, self._close_at(), self._watch.due_at(self._meter))
         for key, _ in self._selector.select(max(0.0, self._clock.wall_seconds_until(due_at))):
@@ -156,7 +156,7 @@ class LaneProcess:
             else:
                 key.data()
 
-    def _tick(self, now: float) -> None:
+    def _run_due(self, now: float) -> None:
         """Do everything that is due."""
         self._worker.collect()
         self._reap()
@@ -164,19 +164,19 @@ class LaneProcess:
             self._begin_stop(Stop("preempted", "SIGTERM", now))
         if now >= self._close_at():
             self._begin_stop(Stop("yielded", DEADLINE, now, at_deadline=True))
-        if not self._stop and self._exit_code is None and (stalled := self._watch.look(self._meter, now)):
+        if not self._stop and self._exit_code is None and (stalled := self._watch.check(self._meter, now)):
             self._begin_stop(stalled)
-        if now >= self._ask_at:
-            self._ask(now)
+        if now >= self._request_at:
+            self._request_checkpoint(now)
         if now >= self._kill_at:
             self._kill()
         if now >= self._beat_at:
-            self._look_for_stop(now)
+            self._read_stop_flag(now)
             self._beat(now)
         self._publish_next(now)
 
-    def _settled(self, now: float) -> bool:
-        """Return whether nothing is left to do, or no time to do it."""
+    def _is_over(self, now: float) -> bool:
+        """Return whether nothing is left to do, or no time is left."""
         if now >= self._give_up_at:
             return True
         if self._command is None:
@@ -196,46 +196,46 @@ class LaneProcess:
             now = self._clock.now()
             first = self._meter.began_at is None
             saved = self._meter.feed(line, now)
-            self._watch.hear(self._meter, now)
+            self._watch.record_progress(self._meter, now)
             self._uploads.held_back_from = self._meter.lost_since if self._order.limits.loss_nan else None
             if first and self._meter.began_at is not None:
                 self._beat_at = -math.inf  # report at once that it trains
-                self._plan_next_ask(now)
+                self._plan_next_request(now)
             if "save_failed" in line:
-                self._trouble(f"the command could not save: {self._meter.save_failed}")
-                self._asked_at, self._ask_at = None, now + self._beat_seconds
+                self._report_trouble(f"the command could not save: {self._meter.save_failed}")
+                self._requested_at, self._request_at = None, now + self._beat_seconds
             if saved is not None:
-                self._look_at = -math.inf
+                self._publish_at = -math.inf
                 if self._uploads.newest and saved <= self._uploads.newest.step:  # nothing new since the last one
-                    self._plan_next_ask(now)
+                    self._plan_next_request(now)
 
-    def _plan_next_ask(self, now: float) -> None:
-        """Plan the saves of the remaining session again. The last one is requested by the stop, not here."""
+    def _plan_next_request(self, now: float) -> None:
+        """Plan the next request for a checkpoint, again after each one. The stop at the end requests the last one."""
         if self._stop:
             return
-        self._asked_at = None
+        self._requested_at = None
         self._set_phase("training")
         times = checkpoint_times(
             self._launch.closing_at - now, 0.0, self._meter.expected_checkpoint_seconds, 1 / self._launch.mtbf_seconds
         )
-        self._ask_at = now + times[0] if len(times) > 1 else math.inf
+        self._request_at = now + times[0] if len(times) > 1 else math.inf
 
-    def _ask(self, now: float) -> None:
-        """Request a checkpoint, again if none appears, because libraries take SIGUSR1 for themselves (LLVM)."""
-        self._ask_at = now + max(_ASK_AGAIN_BEATS * self._beat_seconds, 4 * self._meter.expected_checkpoint_seconds)
+    def _request_checkpoint(self, now: float) -> None:
+        """Request a checkpoint, repeatedly until one appears: a library such as LLVM may take SIGUSR1 for itself."""
+        self._request_at = now + max(_RETRY_BEATS * self._beat_seconds, 4 * self._meter.expected_checkpoint_seconds)
         if self._command and self._exit_code is None and not (self._meter.saving or self._uploads.pending()):
-            self._asked_at = now
+            self._requested_at = now
             self._set_phase("saving")
-            self._command.ask(signal.SIGUSR1)
+            self._command.send_signal(signal.SIGUSR1)
 
     def _begin_stop(self, stop: Stop) -> None:
-        """Ask a running command to save and end. Only a platform's SIGTERM overrules an earlier stop."""
+        """Ask a running command to save and end. Only a platform's SIGTERM replaces an earlier stop."""
         if stop.outcome != "preempted" and self._exit_code is not None:
             return
         if self._stop and (self._stop.outcome == "preempted" or stop.outcome != "preempted"):
             return
         log(self._order.lane, f"stopping: {stop.why}")
-        self._stop, self._ask_at = stop, math.inf
+        self._stop, self._request_at = stop, math.inf
         grace = self._launch.grace_seconds
         if stop.outcome == "preempted":
             self._kill_at = min(self._kill_at, stop.at + _GRACE_COMMAND * grace)
@@ -247,22 +247,22 @@ class LaneProcess:
             self._kill_at = min(stop.at + allowed, self._launch.deadline - 0.5 * self._launch.stop_margin_seconds)
         self._set_phase("stopping")
         if self._command and self._exit_code is None:
-            self._asked_at = stop.at if self._asked_at is None else self._asked_at
-            self._command.ask(signal.SIGTERM)
+            self._requested_at = stop.at if self._requested_at is None else self._requested_at
+            self._command.send_signal(signal.SIGTERM)
 
-    def _look_for_stop(self, now: float) -> None:
+    def _read_stop_flag(self, now: float) -> None:
         if not self._stop:
             try:
                 if (why := read_stop(self._transport, self._launch.run, self._order.lane)) is not None:
                     self._begin_stop(Stop("yielded", f"stop flag: {why}", now))
             except OSError as error:
-                self._trouble(f"the stop flag cannot be read: {error}")
+                self._report_trouble(f"the stop flag cannot be read: {error}")
 
     def _kill(self) -> None:
         self._kill_at = math.inf
         if self._command and self._exit_code is None:
             self._killed = True
-            log(self._order.lane, "the command did not end in its grace: SIGKILL to its group")
+            log(self._order.lane, "the command did not end within its grace period: SIGKILL to its process group")
             self._command.kill()
 
     def _reap(self) -> None:
@@ -275,16 +275,16 @@ class LaneProcess:
             if self._order.whole and self._exit_code == 0 and not self._stop:
                 self._meter.feed({"step": self._order.target_step}, self._clock.now())
                 folders = self._folder / "command", self._folder / "checkpoints"
-                self._worker.start(lambda: gather(*folders, self._order.target_step), self._gathered)
+                self._worker.start(lambda: gather(*folders, self._order.target_step), self._on_gathered)
             self._meter.end(self._clock.now())
             self._gpus.end()
             for relay in (self._command.output, self._command.errors):
                 relay.drain()
                 if relay.source in self._selector.get_map():
                     self._selector.unregister(relay.source)
-            self._ask_at, self._kill_at, self._look_at = math.inf, math.inf, -math.inf
+            self._request_at, self._kill_at, self._publish_at = math.inf, math.inf, -math.inf
 
-    def _gathered(self, result: Gathered | Exception) -> None:
+    def _on_gathered(self, result: Gathered | Exception) -> None:
         if isinstance(result, OSError):
             self._failure = Failure("store", f"what the command left in ./{OUTPUT} cannot be gathered: {result}")
         elif isinstance(result, Exception):
@@ -295,12 +295,13 @@ class LaneProcess:
             log(self._order.lane, f"the command left {result.files} files in ./{OUTPUT}{archived}{skipped}")
 
     def _orphaned(self) -> None:
-        """The supervising agent has ended, so that this run counts as lost: kill the command and exit."""
+        """Kill the command and exit: the supervising agent has ended, so this run counts as lost."""
         if self._command:
             self._command.kill()
         os._exit(1)
 
     def _ending(self) -> Ending:
+        """Return how the lane ended; record the time of a last checkpoint that was not stored."""
         newest, stop = self._uploads.newest, self._stop
         unstored = bool((self._command and self._uploads.pending()) or self._meter.save_failed)
         if stop and (unstored or (self._killed and self._meter.saving)) and not self._store_fails:
@@ -315,7 +316,7 @@ class LaneProcess:
                 saved_since_stop=bool(newest and made_here and stop and newest.created_at >= int(stop.at)),
                 unstored=unstored,
                 diverged=stop.why if stop and stop.error_class == "diverged" else self._uploads.held_back(),
-                empty_handed=self._watch.empty_handed(stop),
+                unsaved_for=self._watch.unsaved_for(stop),
                 began=self._meter.began_at is not None,
                 killed=self._killed,
                 exit_code=self._exit_code,
@@ -327,35 +328,35 @@ class LaneProcess:
         )
 
     def _publish_next(self, now: float) -> None:
-        if self._worker.busy or self._command is None or now < self._look_at:
+        if self._worker.busy or self._command is None or now < self._publish_at:
             return
-        self._look_at = math.inf
+        self._publish_at = math.inf
         newest_first = self._stop is not None or self._store_fails
         pending = self._uploads.next_checkpoint(self._meter, now, newest_first=newest_first)
         if pending:
-            self._worker.start(pending.send, lambda result: self._published(pending, result))
+            self._worker.start(pending.send, lambda result: self._on_published(pending, result))
 
-    def _published(self, pending: PendingCheckpoint, result: Any) -> None:
+    def _on_published(self, pending: PendingCheckpoint, result: Any) -> None:
         now = self._clock.now()
-        self._look_at = self._beat_at = -math.inf
+        self._publish_at = self._beat_at = -math.inf
         match result:
             case PublishedManifest():
                 log(self._order.lane, f"published {result.manifest.key}")
                 self._uploads.accept(pending.folder, result)
                 self._watch.stored(now)
                 self._status.trouble, self._store_fails, self._failure = "", False, None
-                self._meter.published(pending.step, self._asked_at, now)
-                self._plan_next_ask(now)
+                self._meter.published(pending.step, self._requested_at, now)
+                self._plan_next_request(now)
             case BadCheckpoint() | FileNotFoundError():
-                self._trouble(why := f"a checkpoint cannot be published: {result}")
-                if self._uploads.reject(pending.folder):  # the second in a row: more hours would be lost as well
+                self._report_trouble(why := f"a checkpoint cannot be published: {result}")
+                if self._uploads.reject(pending.folder):  # the second in a row: later checkpoints would be lost too
                     self._begin_stop(Stop("failed", why, now, "code"))
                     self._failure = Failure("code", why)
             case OSError():
                 full = result.errno in (errno.ENOSPC, errno.EDQUOT)
-                what = "the store's disk is full" if full else "the store does not take it"
-                self._trouble(f"step {pending.step}: {what}; trying again while time is left: {result}")
-                self._look_at, self._store_fails = now + self._beat_seconds, True
+                problem = "the store's disk is full" if full else "the store does not take it"
+                self._report_trouble(f"step {pending.step}: {problem}; trying again while time is left: {result}")
+                self._publish_at, self._store_fails = now + self._beat_seconds, True
             case _:
                 raise result
 
@@ -363,7 +364,7 @@ class LaneProcess:
         self._status.phase = phase
         self._beat_at = -math.inf
 
-    def _trouble(self, message: str) -> None:
+    def _report_trouble(self, message: str) -> None:
         if message != self._status.trouble:
             log(self._order.lane, message)
         self._status.trouble = message
@@ -372,8 +373,8 @@ class LaneProcess:
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._beat_seconds
         self._status.longest_quiet = self._watch.longest_quiet
-        if not self._store_fails:  # a command need not announce its checkpoints
-            self._look_at = min(self._look_at, now)
+        if not self._store_fails:  # look for checkpoints: a command need not announce them
+            self._publish_at = min(self._publish_at, now)
         try:
             document = encode(self._status.heartbeat(self._meter, now))
             self._transport.put(f"{self._status.prefix}/heartbeat.json", document, durable=False)
@@ -382,7 +383,7 @@ class LaneProcess:
 
 
 class Wakeup:
-    """Makes ``source`` readable at each signal and each ``wake``; ``terminated`` is set by SIGTERM and SIGINT."""
+    """Makes ``source`` readable at each signal and each call of ``wake``; SIGTERM and SIGINT set ``terminated``."""
 
     def __init__(self) -> None:
         self.source, self._sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -390,18 +391,18 @@ class Wakeup:
         signal.set_wakeup_fd(self._sink, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminate)
-        # Without a handler there is no wake-up; the loop itself finds out which process ended.
+        # Without a handler there is no wake-up; the main loop determines which process ended.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # A SIGTERM during the start is delivered now.
+        # A SIGTERM that arrived during the start is delivered now.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
     def wake(self) -> None:
-        """Make the source readable, from any thread; a full pipe is readable already."""
+        """Make the source readable, from any thread. If the pipe is full, the source is readable already."""
         with suppress(BlockingIOError):
             os.write(self._sink, b"\0")
 
     def drain(self) -> None:
-        """Empty the source."""
+        """Empty the pipe."""
         with suppress(BlockingIOError):
             while os.read(self.source, 4096):
                 pass
@@ -411,7 +412,7 @@ class Wakeup:
 
 
 class Worker:
-    """Runs a task in a background thread; calls ``wake`` from the thread at its end."""
+    """Runs one task at a time in a background thread, which calls ``wake`` at the end of the task."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -422,11 +423,11 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a task runs or its result was not collected yet."""
+        """Whether a task runs, or its result was not collected yet."""
         return self._thread is not None
 
     def start(self, task: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run ``task``; ``collect`` will pass its value or exception to ``then``."""
+        """Run ``task`` in the background; ``collect`` will pass its value or exception to ``then``."""
         self._ended.clear()
         self._then = then
         # A daemon thread: a store that hangs must not keep the session from ending.
@@ -434,7 +435,7 @@ class Worker:
         self._thread.start()
 
     def collect(self) -> None:
-        """Pass the result on if the task has ended."""
+        """Pass the result to the callback if the task has ended."""
         if self._thread is not None and self._then is not None and self._ended.is_set():
             self._thread.join()
             self._thread = None
@@ -443,7 +444,7 @@ class Worker:
     def _run(self, task: Callable[[], Any]) -> None:
         try:
             self._result = task()
-        except Exception as error:  # noqa: BLE001 - handed to the loop, which knows what it means
+        except Exception as error:  # noqa: BLE001 - the callback handles it
             self._result = error
         self._ended.set()
         self._wake()

@@ -23,11 +23,11 @@ class BadLaunch(Exception):
     """launch.json cannot be read or lacks a required field."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
+        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must both use format {FORMAT}")
 
 
 class Packages(NamedTuple):
-    """Packages of a lane: folders of lock and wheels ("": from an index), and the ``target`` that they are for."""
+    """Packages of a lane: folders of the lock and of the wheels ("": from an index), and the platform ``target``."""
 
     lock: str
     target: str
@@ -35,10 +35,10 @@ class Packages(NamedTuple):
 
 
 class LaneOrder(NamedTuple):
-    """The lane of one job in the session. Seconds are scheduled; ``restore`` are keys of manifests, newest first.
+    """The lane of one job in the session. Seconds are scheduled; ``restore`` has keys of manifests, newest first.
 
-    ``checkpoint_seconds`` is the expected duration of a checkpoint, ``closing_seconds`` the time reserved for the last
-    one.
+    ``checkpoint_seconds`` is the expected duration of a checkpoint. ``closing_seconds`` is reserved for the last one.
+    ``data`` is the folder of the training data.
     """
 
     lane: int
@@ -55,21 +55,21 @@ class LaneOrder(NamedTuple):
     closing_seconds: float
     restore: tuple[str, ...]
     limits: StallLimits
-    code: str = ""  # folder of its code in the store; empty: none
-    trees: Mapping[str, str] = {}  # other folders of the store for it, by purpose
+    code: str = ""  # folder of the job's code in the store; empty: none
+    trees: Mapping[str, str] = {}  # other folders of the store that the job needs, by purpose
     whole: bool = False  # a job without checkpoints: its output becomes the checkpoint of its only step
-    parent: str = ""  # manifest of another job to initialise from if there is nothing to restore; empty: none
+    parent: str = ""  # manifest of another job, to initialise from if nothing is restored; empty: none
     packages: Packages | None = None
-    secrets: tuple[str, ...] = ()  # names of variables
-    nodes: "Nodes | None" = None  # None: it runs on the agent's node
+    secrets: tuple[str, ...] = ()  # names of secrets, which become variables
+    nodes: "Nodes | None" = None  # None: the command runs on the agent's node
 
 
 class Chain(NamedTuple):
-    """How an ended lane waits for the next job: longest wait and least remaining time, in scheduled seconds."""
+    """How an ended lane waits for the next job: longest wait, and least time left for a job, in scheduled seconds."""
 
     wait_seconds: float
     least_seconds: float
-    free: tuple[tuple[int, tuple[int, ...]], ...] = ()  # unused devices, by the number of a future lane
+    free: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (number of a future lane, its unused devices)
 
 
 class Devices(NamedTuple):
@@ -92,19 +92,19 @@ class Launch(NamedTuple):
     mtbf_seconds: float
     folder: Path  # of launch.json
     work_dir: Path
-    cache: Path  # cache for files that several sessions need
+    cache: Path  # files that several sessions need
     mounts: tuple[Path, ...]  # where the platform mounts its own inputs
     store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
-    secret_store: SecretStore | None = None  # store from which it reads its secrets; None: they are passed to it
-    secrets: Mapping[str, str] = {}  # secrets passed to the session, for all lanes; never in the document
+    secret_store: SecretStore | None = None  # None: the secrets are passed to the session
+    secrets: Mapping[str, str] = {}  # values passed to the session, for all lanes; never in the document
     chain: Chain | None = None  # None: the session ends with its lanes
     document: Mapping[str, Any] = {}  # the parsed document
 
     @property
     def closing_at(self) -> float:
-        """The instant until which the last checkpoint must be published."""
+        """The instant by which the last checkpoint must be published."""
         return self.deadline - self.stop_margin_seconds
 
     def lane_dir(self, lane: LaneOrder) -> Path:
@@ -133,7 +133,7 @@ class Launch(NamedTuple):
 
 
 def read_launch(path: Path) -> Launch:
-    """Parse launch.json; raises BadLaunch with the reason."""
+    """Return the session that launch.json describes. Raises BadLaunch with the reason."""
     try:
         document = json.loads(path.read_bytes())
         if document["format"] != FORMAT:
@@ -148,10 +148,10 @@ def read_launch(path: Path) -> Launch:
 
 
 def read_order(data: bytes, launch: Launch, before: LaneOrder) -> Launch | None:
-    """Return the launch document of the lane after ``before``; None if there is none. Raises as ``_fit``."""
+    """Return the launch document of the lane that continues after ``before``, None if none does. Raises as ``_fit``."""
     order = read_json(data)
     if (order["format"], order["run"], order["after"]) != (FORMAT, launch.run, before.lane):
-        raise ValueError("an order of another lane or format")
+        raise ValueError("it is an order of another lane or format")
     if order["lane"] is None:
         return None
     entry = {**order["lane"], "devices": before.devices[: len(order["lane"]["devices"])]}
@@ -171,7 +171,7 @@ def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
     if min(float(document[name]) for name in ("mtbf_seconds", "grace_seconds", "stop_margin_seconds")) <= 0:
         raise ValueError("mtbf_seconds, grace_seconds and stop_margin_seconds must be above 0")
     if not lanes or len({lane.lane for lane in lanes}) != len(lanes):
-        raise ValueError("lanes must be a list with distinct indexes")
+        raise ValueError("lanes must be a list that is not empty, with distinct indexes")
     values = {
         **document,
         "run": _name(document["run"]),
@@ -188,23 +188,23 @@ def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
     launch: Launch = _fit(Launch, values)._replace(lanes=lanes)
     store = launch.secret_store
     if store is not None and store.kind not in {"ssm", "secretsmanager"}:
-        raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
+        raise ValueError(f"the kind {store.kind!r} of the secret store is unknown")
     launch.transport()  # an invalid store address fails here, once, instead of in every lane
     return launch
 
 
 def _lane(entry: dict[str, Any]) -> LaneOrder:
     closing_seconds = entry.get("closing_seconds", CLOSING * float(entry["checkpoint_seconds"]))
-    own = {"lane": entry["index"], "job": _name(entry["job"]), "closing_seconds": closing_seconds}
+    renamed = {"lane": entry["index"], "job": _name(entry["job"]), "closing_seconds": closing_seconds}
     nodes, limits = read_nodes(entry.get("nodes")), entry.get("stall") or {}
-    lane: LaneOrder = _fit(LaneOrder, {**entry, **own, "limits": limits, "nodes": None})._replace(nodes=nodes)
+    lane: LaneOrder = _fit(LaneOrder, {**entry, **renamed, "limits": limits, "nodes": None})._replace(nodes=nodes)
     if not lane.command:
         raise ValueError("command is empty")
     return lane
 
 
 def _fit(kind: Any, value: Any) -> Any:
-    """Convert a value to its type, recursively; null means the default. Raises KeyError, TypeError, ValueError."""
+    """Convert a JSON value to ``kind``, recursively; null means the default. Raises KeyError, TypeError, ValueError."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -229,7 +229,7 @@ def _name(value: Any) -> str:
     return value
 
 
-# Lanes on several nodes: the command is started once on each node by the platform's launcher.
+# Lanes on several nodes: the platform's launcher starts the command once on each node.
 _STARTER = Path(__file__).resolve().parents[1] / "trainers" / "nodes.py"
 
 
@@ -237,8 +237,8 @@ class Nodes(NamedTuple):
     """The nodes on which a lane's command runs.
 
     ``launcher`` is the command line that starts a program once per node; ``variable`` holds the node's number there.
-    ``devices`` are the lane's devices by node, as indexes into the session's devices. ``address`` and ``port`` are the
-    rendezvous of its processes, on the first node; ``near``: that is the agent's node.
+    ``devices`` has the lane's devices by node, as indexes into the session's devices. The processes meet at ``address``
+    and ``port``, on the first node; ``near`` says that the agent runs on the first node.
     """
 
     launcher: tuple[str, ...]
@@ -250,17 +250,17 @@ class Nodes(NamedTuple):
 
 
 def read_nodes(entry: Any) -> Nodes | None:
-    """Return the nodes of a lane, None for the agent's node. Raises KeyError, TypeError and ValueError."""
+    """Return the nodes of a lane; None if it runs on the agent's node. Raises KeyError, TypeError and ValueError."""
     if not entry:
         return None
     nodes: Nodes = _fit(Nodes, entry)
     if not nodes.devices or not all(nodes.devices) or not nodes.launcher:
-        raise ValueError("nodes without devices, or without a launcher")
+        raise ValueError("nodes must have a launcher, and at least one device each")
     return nodes
 
 
 def spread(words: Sequence[str], nodes: Nodes) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command line that starts a command on all its nodes, and its variables."""
+    """Return the command line that starts a command on all its nodes, and the variables that it needs."""
     data = {
         "SCHED_NODES": str(len(nodes.devices)),
         "SCHED_NODE_VARIABLE": nodes.variable,

@@ -1,4 +1,4 @@
-"""Prepare a lane: check devices, and provide secrets, data, inputs, code, packages and the checkpoint."""
+"""Prepare a lane: check its devices, and provide secrets, data, inputs, code, packages and the checkpoint."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from ..store import hub
 from ..store.manifest import split_key, valid_component_name
 from ..store.publish import Restored, restore
 from ..store.transport import Transport
-from ..store.tree import MOUNTED, by_gigabytes, fetch_tree, find_mounted, note_use, unpack
+from ..store.tree import MOUNTED, by_gigabytes, fetch_tree, find_mounted, record_use, unpack
 from .failure import Failure
 from .launch import Devices, LaneOrder, Launch
 from .meter import LaneMeter
@@ -27,19 +27,19 @@ from .status import LaneStatus
 
 
 class Prepared(NamedTuple):
-    """The inputs of a lane's command: devices, folders and secrets."""
+    """What a lane's command needs: devices, folders and secrets."""
 
     devices: tuple[str, ...]
     data: str  # folder of the training data; empty: none
     inputs: Mapping[str, str]  # folders of the inputs, by environment variable
     restored: Restored
-    parent: str  # folder of the weights to initialise from; empty: none, or the job resumes
-    environment: Path | None  # virtual environment with the job's packages; None: it uses those of the image
+    parent: str  # folder of the weights to initialise from; empty if there are none, or if the job resumes
+    environment: Path | None  # virtual environment with the job's packages; None: the image has all
     secrets: Mapping[str, str]  # by environment variable
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: LaneStatus) -> Prepared:
-    """Check devices, get secrets, data and inputs, install code and packages, restore a checkpoint. Raises Failure."""
+    """Prepare all that a lane's command needs, and return where it is. Raises Failure, with the reason for people."""
     devices = check_devices(launch.expected_devices)
     secrets = secrets_of(order.secrets, launch.secrets, launch.secret_store)
     try:
@@ -57,7 +57,7 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
         try:
             (folder / "command" / OUTPUT).mkdir(exist_ok=True)
         except OSError as error:
-            raise Failure("code", f"the command's folder for its output cannot be made: {error}") from None
+            raise Failure("code", f"the output folder of the command cannot be created: {error}") from None
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
     try:
@@ -80,13 +80,14 @@ def _unpack_code(transport: Transport, order: LaneOrder, target: Path) -> None:
 
 
 def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str:
+    """Return the folder with the checkpoint of the parent; empty if the lane has none. Raises Failure."""
     if not order.parent:
         return ""
-    named = split_key(order.parent)
-    if named is None:
-        raise Failure("parent", f"{order.parent!r} is no manifest, so there is nothing to begin with")
+    parts = split_key(order.parent)
+    if parts is None:
+        raise Failure("parent", f"{order.parent!r} is not the key of a manifest, so it cannot initialise the job")
     try:
-        restored = restore(transport, named[0], (order.parent,), target)
+        restored = restore(transport, parts[0], (order.parent,), target)
     except OSError as error:
         raise Failure("store", f"the parent's checkpoint cannot be put into {target}: {error}") from None
     if restored.manifest is None:
@@ -96,11 +97,11 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
 
 
 # Inputs of a lane: read-only folders, downloaded and verified once per machine.
-PURPOSE = "input."  # prefix of purposes that are inputs; the rest is the name
+PURPOSE = "input."  # the purpose of an input is this prefix and its name
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
-    """Return a lane's input folders by variable. ``token`` is the Hub's; None: the environment's. Raises Failure."""
+    """Return a lane's input folders by variable. Without ``token``, HF_TOKEN is used for the Hub. Raises Failure."""
     result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
@@ -116,7 +117,7 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
     try:
         if kind == MOUNTED:
             mounted = find_mounted(transport, prefix, target, launch.mounts)
-            log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
+            log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its file sizes match")
             return str(mounted.folder)
         report_size = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
         hub_token = os.environ.get("HF_TOKEN", "") if token is None else token
@@ -125,27 +126,27 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             if kind == hub.KIND
             else fetch_tree(transport, prefix, target, report_size)
         )
-        note_use(target, launch.clock.wall_seconds_until(launch.deadline))
+        record_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
         why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"
         if isinstance(error, ValueError) and kind not in {hub.KIND, MOUNTED}:
             why += f". To send it again: schedctl queue update {order.job} --input {name}"
         raise Failure("network" if kind == hub.KIND and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
-    log(lane, f"input {name}: {len(source.entries)} files, {source.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
+    log(lane, f"input {name}: {len(source.entries)} files, {source.bytes / 1e9:.2f} GB, verified, {spent:.0f} s")
     return str(target)
 
 
 # The output of a command without checkpoints becomes the only checkpoint of its job. Files with valid names are stored
-# below ``output``. Entries that a checkpoint cannot store as files (links, unusual names, too deep folders) are packed
-# into ``output.tar`` beside it, so that nothing is lost.
+# below ``output``. Entries that a checkpoint cannot store as files (links, unusual names, deep folders) are packed into
+# ``output.tar`` beside that folder, so that nothing is lost.
 OUTPUT = "output"
 _ARCHIVE = "output.tar"
 _FILES_MAX = 9_000  # files in one checkpoint; the others are archived
 
 
 class Gathered(NamedTuple):
-    """Numbers of stored files, of archived files among them, and of ``skipped`` entries that no archive can hold."""
+    """Numbers of stored files, of files among them that are in the archive, and of entries that no archive can hold."""
 
     files: int
     archived: int
@@ -173,7 +174,7 @@ def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
 
 
 def _classify_output(partial: Path, target: Path) -> tuple[int, list[Path], int]:
-    """Return the number of files to store, the entries to archive, and the number of removed entries."""
+    """Return the number of files to store, the entries to archive, and the number of entries that were removed."""
     files, to_archive, skipped = 0, [], 0
     for path in _entries(target):
         status = path.lstat()
@@ -194,31 +195,31 @@ def _classify_output(partial: Path, target: Path) -> tuple[int, list[Path], int]
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield all entries except folders, sorted by name; links to folders are entries."""
     for place, inner, names in os.walk(folder):
-        here = folder / place
+        parent = folder / place
         inner.sort()
         for name in inner:
-            if not (here / name).is_symlink():
-                (here / name).chmod(0o700)  # an unreadable folder may contain results too
-        links = [name for name in inner if (here / name).is_symlink()]
-        yield from (here / name for name in sorted([*names, *links]))
+            if not (parent / name).is_symlink():
+                (parent / name).chmod(0o700)  # an unreadable folder may contain results too
+        links = [name for name in inner if (parent / name).is_symlink()]
+        yield from (parent / name for name in sorted([*names, *links]))
 
 
-# The GPUs of a lane: whether they are the expected ones, their utilisation and memory.
+# The GPUs of a lane: a check of their models, and samples of their utilisation and memory.
 _TOOL = "nvidia-smi"
 _NAMES_QUERY = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
 _FIELDS = "index,utilization.gpu,memory.used,power.draw"
-# Drivers before 535 know only the second name of this field, and newer drivers may remove that name.
+# Drivers before 535 know only the second name of this field, and newer drivers may remove it.
 _REASON_FIELDS = (",clocks_event_reasons.active", ",clocks_throttle_reasons.active", "")
 # The reasons that count as throttling: heat, and the hardware's slowdown and power brake. The software power limit
 # (0x4) does not count, because a busy H200 always runs at it.
 _THROTTLED = 0xE8
-_UNKNOWN_FIELD = 2  # exit code of nvidia-smi
+_UNKNOWN_FIELD = 2  # exit status of nvidia-smi for a field that it does not know
 _ANSWER_SECONDS = 60
 _INTERVAL_SECONDS = 60.0
 
 
 def check_devices(expected: Devices | None) -> tuple[str, ...]:
-    """Return the names of the devices, () if ``expected`` is None. Raises Failure if they are not the expected ones."""
+    """Return the names of the session's devices, () if ``expected`` is None. Raises Failure for other devices."""
     if expected is None:
         return ()
     try:
@@ -239,7 +240,7 @@ class GpuWatch:
     def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
         self._meter, self._devices, self._lane = meter, frozenset(devices), lane
         self._reasons = list(_REASON_FIELDS)
-        self._throttled: list[bool] = []  # by sample
+        self._throttled: list[bool] = []  # whether a GPU was throttled, by sample
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -277,7 +278,7 @@ class GpuWatch:
         if reasons:
             self._throttled.append(any(int(active) & _THROTTLED for active in reasons))
             metrics["gpu_throttled"] = sum(self._throttled) / len(self._throttled)
-        self._meter.note_gpus(int(max(memory)) << 20 if memory else None, metrics)
+        self._meter.record_gpus(int(max(memory)) << 20 if memory else None, metrics)
 
     def _query(self) -> list[str]:
         try:
@@ -295,7 +296,7 @@ def _run_tool(words: tuple[str, ...]) -> list[str]:
 
 
 def _number(cell: str) -> float | None:
-    """Return a number of nvidia-smi; None for words such as [N/A] and [Not Supported]."""
+    """Return a number in the output of nvidia-smi; None for words such as [N/A] and [Not Supported]."""
     text = cell.strip()
     if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
         return int(text, 16)

@@ -1,6 +1,6 @@
-"""Secrets of a session: values that its commands get as variables and that no output may show.
+"""Secrets of a session: values that its commands get as variables, and that no output may show.
 
-Some platforms pass them in one environment variable of the agent, which is removed before any other process starts.
+Some platforms pass the secrets in one environment variable of the agent, which removes it before it starts a process.
 Otherwise the launch document names a secret store of AWS, which the session reads with its own role.
 """
 
@@ -22,7 +22,7 @@ from ..log import hidden
 from .failure import Failure
 
 VARIABLE = "SCHED_SECRETS"
-"""Holds all secrets of a session, by name, as JSON."""
+"""The environment variable with all secrets of a session, by name, as JSON."""
 
 
 class SecretStore(NamedTuple):
@@ -34,15 +34,15 @@ class SecretStore(NamedTuple):
     endpoint: str
 
 
-def take_given() -> dict[str, str]:
-    """Remove the passed secrets from the environment and return them, before processes start. Raises ValueError."""
+def pop_secrets() -> dict[str, str]:
+    """Remove the passed secrets from the environment, and return them by name. Raises ValueError if invalid."""
     text = os.environ.pop(VARIABLE, "")
     try:
         values = json.loads(text) if text else {}
     except ValueError:
         values = None
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        raise ValueError(f"{VARIABLE} does not hold texts by name")  # without the cause, which would quote the value
+        raise ValueError(f"{VARIABLE} does not hold texts by name")  # without the cause, which would quote a secret
     hidden.know(values.values())
     return values
 
@@ -58,24 +58,24 @@ def secrets_of(names: Sequence[str], values: Mapping[str, str], store: SecretSto
     except SecretRefusal as error:
         raise Failure("secret", str(error)) from None
     except OSError as error:
-        raise Failure("network", f"AWS cannot be asked for the secrets {', '.join(names)}: {error}") from None
+        raise Failure("network", f"AWS does not answer the request for {', '.join(names)}: {error}") from None
     hidden.know([*values.values(), *fetched.values()])
     return fetched
 
 
-# Secrets from AWS: Systems Manager or Secrets Manager, by requests signed with the session's own role.
+# Secrets from AWS: requests to Systems Manager or Secrets Manager, signed with the session's own role.
 #
-# Signature Version 4 as in AWS's documentation, "Create a signed AWS API request"; credentials of containers as in
-# "Container credential provider" of the SDK reference. Standard library only, so that it works in any image.
-_SECONDS = 30
+# The signature (version 4) follows "Create a signed AWS API request" in AWS's documentation. The credentials of
+# containers follow "Container credential provider" of the SDK reference. Any image has the modules that this needs.
+_TIMEOUT_SECONDS = 30
 _ANSWER_BYTES_MAX = 4 << 20
 _TRIES = 3
 _CONTAINER = "http://169.254.170.2"  # where ECS and SageMaker provide the credentials of a role
-_SAID_MAX = 300
+_ERROR_TEXT_MAX = 300  # characters of an answer
 
 
 class SecretRefusal(Exception):
-    """AWS refused a secret; the message says why and what to do."""
+    """AWS refused a secret, or its answer is unusable. The message says why and what to do."""
 
 
 class Keys(NamedTuple):
@@ -91,57 +91,56 @@ def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
     keys = _keys(os.environ)
     full = {f"{store.prefix}{name}": name for name in names}
     if store.kind == "ssm":
-        answer = _ask(store, keys, "AmazonSSM.GetParameters", {"Names": list(full), "WithDecryption": True})
+        answer = _query(store, keys, "AmazonSSM.GetParameters", {"Names": list(full), "WithDecryption": True})
         result = {full[entry["Name"]]: str(entry["Value"]) for entry in answer.get("Parameters", ())}
         if missing := [place for place, name in full.items() if name not in result]:
             why = f"Systems Manager has no parameter {', '.join(missing)} in {store.region}"
-            raise SecretRefusal(f"{why}. Make it: aws ssm put-parameter --type SecureString --name {missing[0]}")
+            raise SecretRefusal(f"{why}. Create it: aws ssm put-parameter --type SecureString --name {missing[0]}")
         return result
     result = {}
     for place, name in full.items():
-        value = _ask(store, keys, "secretsmanager.GetSecretValue", {"SecretId": place}).get("SecretString")
+        value = _query(store, keys, "secretsmanager.GetSecretValue", {"SecretId": place}).get("SecretString")
         if not isinstance(value, str):
-            raise SecretRefusal(f"the secret {place} holds no text. Store it as a secret string")
+            raise SecretRefusal(f"the secret {place} is not a text. Store it as a secret string")
         result[name] = value
     return result
 
 
-def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any]) -> dict[str, Any]:
+def _query(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any]) -> dict[str, Any]:
     host = f"{store.kind}.{store.region}.amazonaws.com{'.cn' if store.region.startswith('cn-') else ''}"
     address = (store.endpoint or f"https://{host}").rstrip("/") + "/"
     body = json.dumps(document).encode()
     headers = sign(keys, store.region, store.kind, address, target, body, datetime.fromtimestamp(Clock().now(), UTC))
-
     request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - the address of AWS or of an emulator
-    return _patiently(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
+    return _send(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
 
 
-def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
-    """Send a request, retrying after server errors. Raises SecretRefusal for a final answer, OSError for none."""
-    for left in reversed(range(_TRIES)):
+def _send(request: urllib.request.Request, topic: str) -> dict[str, Any]:
+    """Return a JSON answer, after retries. Raises SecretRefusal about ``topic``, and OSError if there is no answer."""
+    for tries_left in reversed(range(_TRIES)):
         try:
-            answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
-            problem = answer.body[:_SAID_MAX].decode(errors="replace")
+            answer = exchange(request, _TIMEOUT_SECONDS, _ANSWER_BYTES_MAX)
+            problem = answer.body[:_ERROR_TEXT_MAX].decode(errors="replace")
             if answer.status == 200:
                 document = json.loads(answer.body)
                 if not isinstance(document, dict):
-                    raise SecretRefusal(f"{request.full_url} answered without meaning")
+                    raise SecretRefusal(f"the answer of {request.full_url} is not a JSON object")
                 return document
         except (ValueError, RecursionError) as error:
-            raise SecretRefusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
+            raise SecretRefusal(f"{topic}: the answer is not JSON: {type(error).__name__}") from None
         except (OSError, HTTPException) as error:
             problem = f"{type(error).__name__}: {error}"
         else:
             problem = f"HTTP {answer.status} {problem}"
             if answer.status < 500 and "Throttl" not in problem:
-                raise SecretRefusal(f"{what}: {problem}. Let the execution role read it: docs/iam/execution-role.json")
-        if not left:
-            raise ConnectionError(f"{what}: {problem}")
+                raise SecretRefusal(f"{topic}: {problem}. Let the execution role read it: docs/iam/execution-role.json")
+        if not tries_left:
+            raise ConnectionError(f"{topic}: {problem}")
     raise AssertionError("the last try returns or raises")
 
 
 def sign(keys: Keys, region: str, service: str, address: str, target: str, body: bytes, at: datetime) -> dict[str, str]:
-    """Return the headers of a POST of JSON to the root of ``address``, signed at the instant ``at``."""
+    """Return the headers of a POST request of JSON to the root of ``address``, signed at the instant ``at``."""
     stamp, day = at.strftime("%Y%m%dT%H%M%SZ"), at.strftime("%Y%m%d")
     headers = {
         "content-type": "application/x-amz-json-1.1",
@@ -172,15 +171,14 @@ def _keys(environ: Mapping[str, str]) -> Keys:
     address = f"{_CONTAINER}{relative}" if relative else environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
     if not address.startswith(("http://", "https://")):
         raise SecretRefusal(
-            "the session finds no credentials of its role: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not set"
+            "the session has no credentials of its role: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not set"
         )
     file = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
     proof = Path(file).read_text().strip() if file else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
-
     headers = {"Authorization": proof} if proof else {}
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - the scheme was checked
-    document = _patiently(request, "the credentials of the session's role are refused")
+    document = _send(request, "the credentials of the session's role are refused")
     try:
         return Keys(*(str(document[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
     except KeyError:
-        raise SecretRefusal("what the session is given as credentials of its role are none") from None
+        raise SecretRefusal("the answer with the credentials of the session's role is incomplete") from None

@@ -1,4 +1,4 @@
-"""What a lane writes to the store: finished checkpoints, heartbeats while it runs, and one result at its end."""
+"""What a lane writes to the store: its finished checkpoints, heartbeats while it runs, and one result at its end."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class PendingCheckpoint(NamedTuple):
     target_step: int
 
     def send(self) -> PublishedManifest:
-        """Publish the checkpoint; raises the errors of ``publish``."""
+        """Publish the checkpoint, and return its manifest. Raises the errors of ``publish``."""
         if self.step > self.target_step:
             raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
         now = self.launch.clock.now
@@ -39,19 +39,19 @@ class PendingCheckpoint(NamedTuple):
 
 
 class UploadQueue:
-    """Chooses the next checkpoint to publish, by step; removes a folder when a newer checkpoint is in the store."""
+    """Chooses the next checkpoint to publish, by step. Removes a folder once a newer checkpoint is in the store."""
 
     def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
         self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
-        self._done: set[Path] = set()  # folders that were published or given up
-        self._rejected = False  # whether the last checkpoint that was tried is invalid
+        self._done: set[Path] = set()  # folders that were published, or will never be
+        self._rejected = False  # whether the newest attempt met an invalid checkpoint
         self._known_good: frozenset[str] = frozenset()
         self.restored: Manifest | None = None
         self.newest: Manifest | None = None  # this lane's newest checkpoint in the store, or the restored one
-        self.held_back_from: int | None = None  # first step that is not published, since the loss is not finite
+        self.held_back_from: int | None = None  # first step that is not published: its loss is not finite
 
     def start_from(self, manifest: Manifest | None) -> None:
-        """Record the checkpoint from which training resumes; all its components were verified."""
+        """Record the checkpoint from which training resumes; ``restore`` has verified all its components."""
         self.restored = self.newest = manifest
         if manifest:
             self._known_good = frozenset(part.sha256 for part in manifest.components)
@@ -75,7 +75,7 @@ class UploadQueue:
         least = self.held_back_from
         if least is None or all(step < least for step in finished_steps(self._folder)):
             return ""
-        return f"the loss is no number since step {least}, and what was saved since is not kept"
+        return f"the loss is not a finite number since step {least}; checkpoints from then on are not kept"
 
     def next_checkpoint(self, meter: LaneMeter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
         """Return the checkpoint to publish next: the oldest, or the newest if time or space is short."""
@@ -83,15 +83,15 @@ class UploadQueue:
         if not pending:
             return None
         step = max(pending) if newest_first else min(pending)
-        parent = self.newest
+        previous = self.newest
         trained = meter.trained_at_save(step, now)
-        since = meter.trained_at_save(parent.step, now) if parent and parent is not self.restored else 0.0
+        since = meter.trained_at_save(previous.step, now) if previous and previous is not self.restored else 0.0
         return PendingCheckpoint(
             self._transport,
             self._launch,
             pending[step],
             step,
-            Origin(self._order.job, self._order.attempt, self._launch.run, self._order.lane, parent),
+            Origin(self._order.job, self._order.attempt, self._launch.run, self._order.lane, previous),
             round(trained) - round(since),
             self._known_good,
             self._order.target_step,
@@ -105,7 +105,7 @@ class UploadQueue:
         self.newest = published.manifest
 
     def reject(self, folder: Path) -> bool:
-        """Record that a folder that exists cannot be published; return whether that happened twice in a row."""
+        """Record that a folder cannot be published; return whether that happened to two existing folders in a row."""
         self._done.add(folder)
         before, self._rejected = self._rejected, folder.is_dir()
         return before and self._rejected
@@ -126,7 +126,7 @@ class UploadQueue:
 
 
 class LaneStatus:
-    """The fields of a heartbeat that do not come from the meter."""
+    """The state of a lane that its heartbeats report, apart from the measurements of the meter."""
 
     def __init__(self, launch: Launch, order: LaneOrder, uploads: UploadQueue) -> None:
         self._launch = launch
@@ -195,12 +195,12 @@ def result(
 
 
 def leave_result(transport: Transport, prefix: str, folder: Path, document: bytes, lane: int) -> bool:
-    """Write a result to the store, the last heartbeat and the folder; return False if store and folder both failed."""
-    left = False
+    """Write a result to the store, also as the last heartbeat, and to ``folder``. Return False if both failed."""
+    written = False
     try:
         if not transport.publish_new(f"{prefix}/result.json", document):
-            log(lane, "a result of an earlier start of this attempt is there already; it stays")
-        left = True
+            log(lane, "an earlier start of this attempt has left a result already; it stays")
+        written = True
     except OSError as error:
         log(lane, f"the result cannot be stored: {error}")
     try:
@@ -211,10 +211,10 @@ def leave_result(transport: Transport, prefix: str, folder: Path, document: byte
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").write_bytes(document)
-        left = True
+        written = True
     except OSError as error:
         log(lane, f"the result cannot be written to {folder}: {error}")
-    return left
+    return written
 
 
 def lane_prefix(run: str, lane: int) -> str:
@@ -223,5 +223,5 @@ def lane_prefix(run: str, lane: int) -> str:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Return a document as bytes."""
+    """Return a document as the bytes of indented JSON."""
     return json.dumps(document, indent=1).encode()

@@ -1,7 +1,7 @@
-"""Repositories of the Hub: a listing in the artifact store pins commit and files, the bytes come from the Hub.
+"""Download repositories of the Hub: a listing in the artifact store pins their commit and files.
 
-An interrupted download is resumed, even after the death of this process. Download addresses expire and are requested
-again; the token is sent to the Hub only; files are verified by their digests.
+An interrupted download is resumed, also by a new process. Addresses of files expire, and are then requested again. The
+token is sent to the Hub only. Files are verified by their digests.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ from ..clock import stopwatch
 from ..deadline import Deadline, opener
 from .manifest import sha256_file
 from .transport import Transport
-from .tree import LIMITS, BadListing, Entry, fetch_listing, is_whole, make, making_of, parse_listing
+from .tree import LIMITS, BadListing, Entry, build_tree, fetch_listing, is_whole, parse_listing, staging_folder
 
 _Answer = TypeVar("_Answer")
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # called with (bytes done, total bytes)
 
 KIND = "hub"
 GIT = "git:"  # prefix of a git object name; large files have their SHA-256 instead
-_SILENCE_SECONDS = 30.0  # without a byte from the server
-_ANSWER_SECONDS = 60.0  # for a page of a listing
-_PIECE_SECONDS = 600.0  # for one request of a file; the next request continues from there
-_SLOWEST_BYTES = 500  # a second; a request that brings fewer makes no progress, or a byte a second would last for ever
+_SILENCE_SECONDS = 30.0  # longest time without a byte from the server
+_ANSWER_SECONDS = 60.0  # longest time for a page of a listing
+_PIECE_SECONDS = 600.0  # longest time for one request of a file; the next request continues from there
+_SLOWEST_BYTES = 500  # per second; a slower request counts as no progress, so that it does not go on for ever
 _TRIES = 6  # without progress
-_WAIT_SECONDS_MAX = 300.0  # at once
-_PATIENCE_SECONDS = 300.0  # total, without progress
+_WAIT_SECONDS_MAX = 300.0  # longest single wait before a retry
+_PATIENCE_SECONDS = 300.0  # longest total of waits without progress
 _REDIRECTS_MAX = 5
 _READ_BYTES = 1 << 20
 
@@ -42,14 +42,14 @@ class HubDenied(OSError):
 
     def __init__(self, address: str, code: int) -> None:
         super().__init__(
-            f"{address} is not given out ({code}): it is private, or its terms must be accepted, or it does not exist. "
+            f"access to {address} is denied ({code}): it is private, its terms must be accepted, or it does not exist. "
             "Put a token that may read it into HF_TOKEN"
         )
         self.code = code
 
 
-class Again(Exception):
-    """A temporary failure: retry, after ``wait_seconds`` if the server asked for it."""
+class TemporaryFailure(Exception):
+    """A failure that a retry may overcome, after ``wait_seconds`` if the server asked for a wait."""
 
     def __init__(self, why: str, wait_seconds: float | None = None) -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class Again(Exception):
 
 
 class Repository(NamedTuple):
-    """A commit of a repository: ``name`` as in addresses, and its files."""
+    """A commit of a repository, and its files. ``name`` is the path of the repository in addresses."""
 
     endpoint: str
     name: str
@@ -70,71 +70,71 @@ class Repository(NamedTuple):
         return sum(entry.bytes for entry in self.entries)
 
     def address(self, path: str) -> str:
-        """Return the address of a file."""
+        """Return the address of the file at ``path``."""
         return f"{self.endpoint}/{self.name}/resolve/{self.commit}/{quote(path)}"
 
 
 def parse_repository(data: bytes) -> Repository:
-    """Parse the listing of a repository. Raises BadListing."""
+    """Return the repository that a listing describes. Raises BadListing."""
     entries, document = parse_listing(data, LIMITS)
-    words = [document.get(name) for name in ("endpoint", "name", "commit")]
-    endpoint, name, commit = (word if isinstance(word, str) else "" for word in words)
+    fields = [document.get(name) for name in ("endpoint", "name", "commit")]
+    endpoint, name, commit = (field if isinstance(field, str) else "" for field in fields)
     if not endpoint.startswith(("http://", "https://")) or not name or not commit:
         raise BadListing("its listing names no repository")
     return Repository(endpoint, name, commit, entries)
 
 
 def fetch_repository(
-    transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None, token: str = ""
+    transport: Transport, prefix: str, target: Path, report: Progress = lambda _done, _all: None, token: str = ""
 ) -> Repository:
-    """Download the repository listed at ``prefix`` into ``target``. Raises HubDenied and as ``fetch_tree``."""
-    with making_of(target) as making:
-        repository = parse_repository(fetch_listing(transport, prefix, making))
+    """Download the repository listed at ``prefix`` into ``target``. Raises HubDenied, and see ``fetch_tree``."""
+    with staging_folder(target) as staging:
+        repository = parse_repository(fetch_listing(transport, prefix, staging))
         if not is_whole(target, repository.entries):
-            download_files(repository, target, making, token, tell)
+            download_files(repository, target, staging, token, report)
     return repository
 
 
-def download_files(repository: Repository, target: Path, making: Path, token: str, tell: Tell) -> None:
-    """Download all files into ``target``. Raises HubDenied, BadListing, FileNotFoundError, OSError."""
+def download_files(repository: Repository, target: Path, staging: Path, token: str, report: Progress) -> None:
+    """Download all files into ``target``, by way of ``staging``. Raises HubDenied, BadListing, OSError."""
     done, total = 0, repository.bytes
 
-    def take(entry: Entry, place: Path) -> None:
+    def write_file(entry: Entry, path: Path) -> None:
         nonlocal done
         address = repository.address(entry.path)
-        for last in (False, True):
-            _download(address, place, entry.bytes, token, lambda here: tell(done + here, total))
-            if _digest(place, entry) == entry.content:
+        for is_last_try in (False, True):
+            _download(address, path, entry.bytes, token, lambda written: report(done + written, total))
+            if _digest(path, entry) == entry.content:
                 break
-            place.unlink()
-            if last:
+            path.unlink()
+            if is_last_try:
                 raise BadListing(f"{entry.path!a} does not have the digest that was pinned")
         done += entry.bytes
-        tell(done, total)
+        report(done, total)
 
-    make(target, making, repository.entries, take)
+    build_tree(target, staging, repository.entries, write_file)
 
 
-def ask(
+def get(
     address: str,
     token: str,
-    take: Callable[[HTTPResponse], _Answer],
+    read: Callable[[HTTPResponse], _Answer],
     start: int = 0,
     end: int = 0,
     seconds: float = _ANSWER_SECONDS,
 ) -> _Answer:
-    """Request the bytes [``start``, ``end``) of an object and return the result of ``take`` on the answer.
+    """Request an object from byte ``start`` to byte ``end`` (0: to its end), and return ``read(answer)``.
 
     ``seconds`` is the deadline for each address, also of redirects.
 
-    Raises HubDenied, FileNotFoundError, and Again for temporary failures.
+    Raises HubDenied, FileNotFoundError, TemporaryFailure, and OSError for other answers.
     """
     first = urlsplit(address)
-    place = address
+    location = address
     for _ in range(_REDIRECTS_MAX):
-        parts = urlsplit(place)
+        parts = urlsplit(location)
         if parts.scheme not in {"http", "https"} or (first.scheme == "https" and parts.scheme != "https"):
-            raise OSError(f"{address} leads to {parts.scheme}://{parts.netloc}, where nothing is asked for")
+            raise OSError(f"{address} redirects to {parts.scheme}://{parts.netloc}, which is not safe")
         at_hub = (parts.scheme, parts.netloc) == (first.scheme, first.netloc)
         headers = {"User-Agent": "uff-scheduler", "Accept-Encoding": "identity"}
         if start or end:
@@ -142,29 +142,29 @@ def ask(
         if token and at_hub:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            request = urllib.request.Request(place, headers=headers)  # noqa: S310 - the scheme was checked
+            request = urllib.request.Request(location, headers=headers)  # noqa: S310 - the scheme was checked
             with Deadline(seconds) as deadline, opener(deadline).open(request, timeout=_SILENCE_SECONDS) as answer:
-                return take(answer)
+                return read(answer)
         except urllib.error.HTTPError as error:
             with error:
-                where = error.headers.get("Location")
+                redirect = error.headers.get("Location")
                 wait = error.headers.get("Retry-After", "")
-            if error.code in {301, 302, 303, 307, 308} and where:
-                place = urljoin(place, where)
+            if error.code in {301, 302, 303, 307, 308} and redirect:
+                location = urljoin(location, redirect)
                 continue
-            raise _meant(address, error.code, wait, at_hub=at_hub) from None
+            raise _error_for(address, error.code, wait, at_hub=at_hub) from None
         except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            raise Again(f"no answer: {error}") from None
-    raise OSError(f"{address} leads from place to place, more than {_REDIRECTS_MAX} times")
+            raise TemporaryFailure(f"no answer: {error}") from None
+    raise OSError(f"{address} redirects more than {_REDIRECTS_MAX} times")
 
 
-def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], bool] = lambda: False) -> _Answer:
-    """Return ``work()``, retried while it raises Again, longer if it ``advanced``. Raises ConnectionError."""
+def retry(address: str, work: Callable[[], _Answer], advanced: Callable[[], bool] = lambda: False) -> _Answer:
+    """Return ``work()``, retried after TemporaryFailure, for longer if it ``advanced``. Raises ConnectionError."""
     tries, waited = 0, 0.0
     while True:
         try:
             return work()
-        except Again as error:
+        except TemporaryFailure as error:
             tries, waited = (1, 0.0) if advanced() else (tries + 1, waited)
             if tries >= _TRIES or waited >= _PATIENCE_SECONDS:
                 raise ConnectionError(f"{address}: {error}, {tries} times") from None
@@ -173,86 +173,88 @@ def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], 
             threading.Event().wait(min(wait, _WAIT_SECONDS_MAX))
 
 
-def _download(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
+def _download(address: str, path: Path, size: int, token: str, report: Callable[[int], None]) -> None:
     """Download a file, resuming a partial download. Raises HubDenied, FileNotFoundError, OSError."""
     furthest, began = 0, 0.0
 
     def advanced() -> bool:
         nonlocal furthest
-        before, furthest = furthest, max(furthest, _size(place))
+        before, furthest = furthest, max(furthest, _size(path))
         return furthest - before >= _SLOWEST_BYTES * max(1.0, stopwatch() - began)
 
-    def go_on() -> None:
+    def continue_download() -> None:
         nonlocal began
         began = stopwatch()
-        _go_on(address, place, size, token, tell)
+        _continue(address, path, size, token, report)
 
-    place.touch()
-    furthest = _size(place)
+    path.touch()
+    furthest = _size(path)
     if furthest > size:
-        place.write_bytes(b"")
-    while _size(place) < size:
-        patiently(address, go_on, advanced)
+        path.write_bytes(b"")
+    while _size(path) < size:
+        retry(address, continue_download, advanced)
 
 
-def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
-    here = _size(place)
+def _continue(address: str, path: Path, size: int, token: str, report: Callable[[int], None]) -> None:
+    """Download what is missing of a file, in one request."""
+    present = _size(path)
 
-    def pour(answer: HTTPResponse) -> None:
-        start = _start(answer, here, size)
-        with place.open("r+b") as sink:
+    def write(answer: HTTPResponse) -> None:
+        start = _start(answer, present, size)
+        with path.open("r+b") as sink:
             sink.truncate(start)
             sink.seek(start)
-            _copy(answer, sink, start, size, tell)
+            _copy(answer, sink, start, size, report)
 
-    ask(address, token, pour, start=here, seconds=_PIECE_SECONDS)
+    get(address, token, write, start=present, seconds=_PIECE_SECONDS)
 
 
-def _start(answer: HTTPResponse, here: int, size: int) -> int:
-    """Return the offset at which an answer starts. Raises Again if it is not of this file."""
+def _start(answer: HTTPResponse, present: int, size: int) -> int:
+    """Return the offset in the file at which an answer starts. Raises TemporaryFailure if it is of another file."""
     if answer.status == 206:
         content_range = answer.headers.get("Content-Range", "")
         begin, _, total = content_range.removeprefix("bytes ").partition("/")
-        if begin.partition("-")[0] != str(here) or total not in {str(size), "*"}:
-            raise Again(f"byte {here} of {size} was asked for, and {content_range!a} came")
-        return here
+        if begin.partition("-")[0] != str(present) or total not in {str(size), "*"}:
+            raise TemporaryFailure(f"byte {present} of {size} was requested, and {content_range!a} came")
+        return present
     length = answer.headers.get("Content-Length")
     if length is not None and length != str(size):
-        raise Again(f"{size} bytes were pinned, and {length} are offered")
+        raise TemporaryFailure(f"{size} bytes were pinned, and {length} are offered")
     return 0  # the server does not resume: it sends the whole file
 
 
-def _copy(answer: HTTPResponse, sink: BinaryIO, here: int, size: int, tell: Callable[[int], None]) -> None:
-    while piece := answer.read(min(_READ_BYTES, size - here + 1)):
-        if here + len(piece) > size:
+def _copy(answer: HTTPResponse, sink: BinaryIO, position: int, size: int, report: Callable[[int], None]) -> None:
+    while piece := answer.read(min(_READ_BYTES, size - position + 1)):
+        if position + len(piece) > size:
             sink.truncate(0)
-            raise Again(f"more than the {size} bytes that were pinned came")
+            raise TemporaryFailure(f"more than the {size} bytes that were pinned came")
         sink.write(piece)
-        here += len(piece)
-        tell(here)
-    if here < size:
-        raise Again(f"it broke off at byte {here} of {size}")
+        position += len(piece)
+        report(position)
+    if position < size:
+        raise TemporaryFailure(f"it broke off at byte {position} of {size}")
 
 
-def _meant(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
+def _error_for(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
+    """Return the exception for an HTTP status; ``wait`` is the header Retry-After."""
     if code == 429 or code >= 500:
-        return Again(f"the Hub answers {code}", digits(wait, SPAN_MAX))
+        return TemporaryFailure(f"the Hub answers {code}", digits(wait, SPAN_MAX))
     if not at_hub:
-        return Again(f"the address that the Hub gave answers {code}; it may have expired", 0.0)
+        return TemporaryFailure(f"the address that the Hub gave answers {code}; it may have expired", 0.0)
     if code in {401, 403}:
         return HubDenied(address, code)
     if code == 404:
-        return FileNotFoundError(f"{address} is not there")
+        return FileNotFoundError(f"{address} does not exist")
     return OSError(f"{address} answers {code}")
 
 
-def _digest(place: Path, entry: Entry) -> str:
+def _digest(path: Path, entry: Entry) -> str:
     if not entry.content.startswith(GIT):
-        return sha256_file(place)
-    begun = hashlib.sha1(b"blob %d\0" % entry.bytes, usedforsecurity=False)
-    with place.open("rb") as stream:
-        return f"{GIT}{hashlib.file_digest(stream, lambda: begun).hexdigest()}"
+        return sha256_file(path)
+    hasher = hashlib.sha1(b"blob %d\0" % entry.bytes, usedforsecurity=False)  # git names a file by this header too
+    with path.open("rb") as stream:
+        return f"{GIT}{hashlib.file_digest(stream, lambda: hasher).hexdigest()}"
 
 
-def _size(place: Path) -> int:
-    return place.stat().st_size
+def _size(path: Path) -> int:
+    return path.stat().st_size

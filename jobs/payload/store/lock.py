@@ -1,6 +1,6 @@
 """The lock of a job's requirements in the store: every package at one version, with the digests of its files.
 
-It is made when the job is added, for each Python version and platform of its sessions, and is named by its SHA-256.
+The lock is created when the job is added, for each Python version and platform of its sessions. Its SHA-256 names it.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,240}\.whl", re.ASCII)
 
 
 class BadLock(ValueError):
-    """A lock, or a list of wheels, is invalid; nothing of it is installed."""
+    """A lock or a list of wheels is invalid; none of its packages is installed."""
 
 
 class Pin(NamedTuple):
-    """One package: its name as in indexes, its version, and the SHA-256 of each file that may be installed."""
+    """One package: its name as in package indexes, its version, and the SHA-256 of each file that may be installed."""
 
     name: str
     version: str
@@ -34,7 +34,7 @@ class Pin(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """A lock: requirements, pins by :func:`target_name`; ``exact``: an image's package needs the same version."""
+    """Requirements, and pins by :func:`target_name`. ``exact``: a package of the image must have the pinned version."""
 
     demands: tuple[str, ...]
     exact: bool
@@ -47,30 +47,30 @@ def lock_prefix(digest: str) -> str:
 
 
 def wheels_digest(lock: str, target: str) -> str:
-    """Return the digest that names the wheels of a lock for a target; lock and target determine them."""
+    """Return the digest that names the wheels of a lock for a target."""
     return hashlib.sha256(f"{lock} {target}".encode()).hexdigest()
 
 
 def wheels_prefix(lock: str, target: str) -> str:
-    """Return the key prefix of these wheels in the store, for sessions without an index."""
+    """Return the key prefix of the wheels of a lock for a target, which sessions without a package index need."""
     return f"wheels/{wheels_digest(lock, target)}"
 
 
 def target_name(python: str, platform: str) -> str:
-    """Return the name of a Python such as 3.12 on a platform such as x86_64-manylinux_2_28. Raises BadLock."""
+    """Return the name of a target: Python 3.12, for example, on x86_64-manylinux_2_28. Raises BadLock."""
     name = f"{python}-{platform}"
     if not _TARGET.fullmatch(name):
-        raise BadLock(f"{name!r} names no Python and platform")
+        raise BadLock(f"{name!r} is not a Python version and a platform")
     return name
 
 
 def canonical(name: str) -> str:
-    """Return the canonical form of a package's name."""
+    """Return the canonical form of a package's name, as in PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def encode_lock(lock: Lock) -> bytes:
-    """Return the canonical encoding of a lock. Raises BadLock if :func:`parse_lock` would refuse it."""
+    """Return a lock as canonical JSON. Raises BadLock if :func:`parse_lock` would refuse it."""
     document = {
         "format": FORMAT,
         "demands": list(lock.demands),
@@ -86,9 +86,9 @@ def encode_lock(lock: Lock) -> bytes:
 
 
 def parse_lock(data: bytes, digest: str = "") -> Lock:
-    """Parse a lock, which must have the SHA-256 ``digest`` if given. Raises BadLock."""
+    """Return the lock in ``data``, which must have the SHA-256 ``digest`` if one is given. Raises BadLock."""
     if len(data) > LOCK_BYTES_MAX:
-        raise BadLock(f"a lock of more than {LOCK_BYTES_MAX >> 20} MiB")
+        raise BadLock(f"the lock is larger than {LOCK_BYTES_MAX >> 20} MiB")
     if digest and hashlib.sha256(data).hexdigest() != digest:
         raise BadLock("the lock does not have the digest it is named by")
     document = _document(data)
@@ -98,12 +98,12 @@ def parse_lock(data: bytes, digest: str = "") -> Lock:
     except (AttributeError, KeyError, TypeError) as error:
         raise BadLock(f"not a lock: {error}") from None
     if not all(isinstance(demand, str) and "\n" not in demand for demand in demands) or not isinstance(exact, bool):
-        raise BadLock("what a lock was asked for are lines of text")
+        raise BadLock('a requirement of the lock is not a line of text, or "exact" is not true or false')
     for target, pins in targets.items():
         if not _TARGET.fullmatch(target):
-            raise BadLock(f"{target!r} names no Python and platform")
+            raise BadLock(f"{target!r} is not a Python version and a platform")
         if len({canonical(pin.name) for pin in pins}) != len(pins):
-            raise BadLock(f"a package stands twice in the lock for {target}")
+            raise BadLock(f"a package is listed twice in the lock for {target}")
     return Lock(demands, exact, targets)
 
 
@@ -116,7 +116,7 @@ def requirement_lines(pins: Iterable[Pin]) -> str:
 
 
 def encode_wheels(wheels: Mapping[str, str]) -> bytes:
-    """Return the list of a wheelhouse: file names with the SHA-256 by which they are stored. Raises BadLock."""
+    """Return a list of wheels as JSON: file names, and the SHA-256 under which each is stored. Raises BadLock."""
     data = json.dumps({"format": FORMAT, "wheels": dict(wheels)}, separators=(",", ":"), sort_keys=True).encode()
     parse_wheels(data)
     return data
@@ -136,7 +136,7 @@ def _document(data: bytes) -> dict[str, Any]:
     try:
         document = read_json(data)
     except ValueError as error:
-        raise BadLock(f"no JSON: {error}") from None
+        raise BadLock(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadLock(f"not a document of format {FORMAT}")
     return document
@@ -144,9 +144,9 @@ def _document(data: bytes) -> dict[str, Any]:
 
 def _pin(name: Any, version: Any, digests: Any) -> Pin:
     if not (_fits(name, _NAME) and _fits(version, _VERSION)):
-        raise BadLock(f"{name!a} {version!a} is no package at a version")
-    if not (isinstance(digests, list) and digests and all(_fits(one, _DIGEST) for one in digests)):
-        raise BadLock(f"{name} has no sha256")
+        raise BadLock(f"{name!a} {version!a} is not a name and a version of a package")
+    if not (isinstance(digests, list) and digests and all(_fits(digest, _DIGEST) for digest in digests)):
+        raise BadLock(f"{name} has no SHA-256")
     return Pin(name, version, tuple(digests))
 
 

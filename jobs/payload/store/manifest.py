@@ -1,8 +1,8 @@
-"""Manifests: the components of a checkpoint. The agent and the daemon use this parser.
+"""Manifests: the lists of a checkpoint's components. The agent and the daemon use this parser.
 
-A manifest is a JSON document that is written last, create-only, named ``<step>-<attempt>``. Names sort by step, then by
-attempt; the attempt is a fencing number, because attempts of a job are never repeated. The content of components is not
-interpreted here.
+A manifest is a JSON document named ``<step>-<attempt>``. It is written after all components, and never replaced. Names
+sort by step, then by attempt. An attempt is never repeated, so that a late session cannot write in the name of a newer
+one. The content of components is not interpreted here.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _WHY_MAX = 500
 
 
 class BadManifest(ValueError):
-    """The document is not a manifest, or does not match its key."""
+    """A document is not a manifest, or does not match its key."""
 
     def __init__(self, key: str, why: str) -> None:
         self.key = key
@@ -62,7 +62,7 @@ class Manifest:
 
     @property
     def key(self) -> str:
-        """The key in the store."""
+        """The key of the manifest in the store."""
         return manifest_key(self.job, self.step, self.attempt)
 
     @property
@@ -72,12 +72,12 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its content: names, sizes and digests of all components, attempt and time."""
+        """The SHA-256 of the names, sizes and digests of all components; it does not depend on attempt and time."""
         lines = sorted(f"{part.sha256} {part.bytes} {part.name}\n" for part in self.components)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def encode(self) -> bytes:
-        """Return the document as bytes."""
+        """Return the manifest as the bytes of a JSON document."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
 
 
@@ -92,7 +92,7 @@ def blob_key(job: str, sha256: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, int, int] | None:
-    """Return (job, step, attempt) of a manifest's key, or None when it is not one."""
+    """Return (job, step, attempt) of a manifest's key; None for any other key."""
     match = _NAME.fullmatch(key)
     return (match[1], int(match[2]), int(match[3])) if match else None
 
@@ -103,9 +103,9 @@ def valid_component_name(name: str) -> bool:
 
 
 def parse_manifest(key: str, data: bytes) -> Manifest:
-    """Parse a manifest from untrusted bytes. Raises BadManifest with the fault."""
-    named = split_key(key)
-    if named is None:
+    """Return the manifest in untrusted bytes. Raises BadManifest with the fault."""
+    expected = split_key(key)
+    if expected is None:
         raise BadManifest(key, "this is not a manifest's name")
     try:
         document = bounds.read_json(data)
@@ -117,7 +117,7 @@ def parse_manifest(key: str, data: bytes) -> Manifest:
         manifest = _build(document)
     except (KeyError, TypeError, ValueError) as error:
         raise BadManifest(key, f"field missing or of a wrong type: {error}") from None
-    if (manifest.job, manifest.step, manifest.attempt) != named:
+    if (manifest.job, manifest.step, manifest.attempt) != expected:
         raise BadManifest(key, "job, step or attempt differ from its name")
     return manifest
 
@@ -132,7 +132,7 @@ def _build(document: dict[str, Any]) -> Manifest:
     if parent is not None and split_key(parent) is None:
         raise ValueError("parent is not a manifest's name")
     if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise ValueError(f"run {bounds.brief(run)} is no launch key")
+        raise ValueError(f"run {bounds.brief(run)} is not a run ID")
     return Manifest(
         job=str(document["job"]),
         step=_count(document, "step", bounds.STEP_MAX),
@@ -164,7 +164,7 @@ def _count(document: Mapping[str, Any], name: str, high: int) -> int:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 (hex) of a file, read in pieces. Raises OSError."""
+    """Return the SHA-256 (hex) of a file, read in pieces. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

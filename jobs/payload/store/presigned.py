@@ -1,7 +1,7 @@
-"""A store accessed by presigned URLs: reading by GET, writing by POST, within the prefixes that the daemon signed.
+"""A store behind presigned URLs: read by GET, write by POST, within the keys and prefixes that the daemon signed.
 
-POST has no condition, so creating an object replaces one of the same name. That is harmless: components are named by
-their content, which the server verifies, and manifests and reports by the attempt that writes them, which is unique.
+A POST cannot be conditional, so it replaces an existing object. This is harmless: components are named by their
+content, which the server verifies, and manifests and reports by the attempt that writes them, which is unique.
 """
 
 import base64
@@ -24,16 +24,16 @@ from .transport import PIECE_BYTES, pour
 
 _Answer = TypeVar("_Answer")
 
-_SILENCE_SECONDS = 30.0  # without a byte from the server
-_PIECE_SECONDS = 120.0  # for the head of an answer, and for each piece of a long body
-_PAUSES = (0.2, 1.0, 3.0)  # wall seconds before each further try
+_SILENCE_SECONDS = 30.0  # longest time without a byte from the server
+_PIECE_SECONDS = 120.0  # longest time for the head of an answer, and for each piece of a long body
+_PAUSES = (0.2, 1.0, 3.0)  # wall seconds before each retry
 _DOCUMENT_BYTES_MAX = 16 << 20
-_ANSWER_BYTES = 1000  # bytes of an error that are quoted
+_ANSWER_BYTES = 1000  # bytes of an error message that are quoted
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Post(NamedTuple):
-    """The right to write keys that start with ``below``; in the bucket they have the additional ``prefix``."""
+    """The right to write keys that start with ``below``; ``prefix`` is put before the key in the bucket."""
 
     below: str
     url: str
@@ -42,7 +42,7 @@ class Post(NamedTuple):
 
 
 class PresignedTransport:
-    """A Transport over presigned URLs. ``cache`` is a local folder for data."""
+    """A Transport over presigned URLs; ``cache`` is a local folder for downloaded folders."""
 
     def __init__(self, address: Mapping[str, Any], cache: Path) -> None:
         """Raises KeyError and TypeError for an invalid address."""
@@ -60,7 +60,7 @@ class PresignedTransport:
         return self._download(self._url(key), key, target)
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:
-        """See Transport; an existing key is noticed only with a right to read it."""
+        """See Transport. Without a right to read the key, an existing object is replaced."""
         if key in self._gets and self.exists(key):
             return False
         self.put(key, source)
@@ -76,7 +76,7 @@ class PresignedTransport:
         checksum = base64.b64encode(bytes.fromhex(digest)).decode()
         form = _Form({**post.fields, "key": post.prefix + key, "x-amz-checksum-sha256": checksum}, source)
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
-        _patiently(
+        _send(
             key,
             lambda deadline: urllib.request.Request(  # noqa: S310 - the daemon signed it
                 post.url, data=form.pieces(deadline), headers=headers, method="POST"
@@ -104,9 +104,9 @@ class PresignedTransport:
         return False
 
     def folder(self, prefix: str) -> Path:
-        """See Transport. The objects are copied once; lanes that call at the same time make separate copies."""
+        """See Transport. The objects are downloaded once, unless several lanes call this at the same time."""
         if prefix not in self._folders:
-            raise FileNotFoundError(f"{prefix} is not among the folders of this session")
+            raise FileNotFoundError(f"{prefix}: this session has no right to read this folder")
         target = self._cache / hashlib.sha256(prefix.encode()).hexdigest()[:16]
         if target.is_dir():
             return target
@@ -116,7 +116,7 @@ class PresignedTransport:
                 path = fresh / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._download(url, f"{prefix}/{name}", path)
-            with suppress(OSError):  # another lane was first; its copy is used
+            with suppress(OSError):  # if another lane was first, its copy is used
                 fresh.rename(target)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -132,17 +132,17 @@ class PresignedTransport:
         return url
 
     def _download(self, url: str, key: str, target: Path) -> str:
-        def take(answer: HTTPResponse, deadline: Deadline) -> str:
+        def write(answer: HTTPResponse, deadline: Deadline) -> str:
             with target.open("wb") as sink:
                 return pour(_pieces(answer, deadline), sink)
 
-        return self._get(url, key, take)
+        return self._get(url, key, write)
 
     @staticmethod
     def _get(
-        url: str, key: str, take: Callable[[HTTPResponse, Deadline], _Answer], headers: Mapping[str, str] | None = None
+        url: str, key: str, read: Callable[[HTTPResponse, Deadline], _Answer], headers: Mapping[str, str] | None = None
     ) -> _Answer:
-        return _patiently(key, lambda _: urllib.request.Request(url, headers=dict(headers or {})), take)  # noqa: S310
+        return _send(key, lambda _: urllib.request.Request(url, headers=dict(headers or {})), read)  # noqa: S310
 
 
 class EmptyObject(OSError):
@@ -150,7 +150,7 @@ class EmptyObject(OSError):
 
 
 class _Form:
-    """A form that ends with a file, streamed for each try and never held in memory."""
+    """A multipart form that ends with a file, which each try streams again, so that it is never in memory."""
 
     def __init__(self, fields: Mapping[str, str], source: Path | bytes) -> None:
         boundary = os.urandom(16).hex()
@@ -184,26 +184,26 @@ def _pieces(source: HTTPResponse | IO[bytes], deadline: Deadline) -> Iterator[by
         yield piece
 
 
-def _patiently(
-    key: str, request: Callable[[Deadline], urllib.request.Request], take: Callable[[HTTPResponse, Deadline], _Answer]
+def _send(
+    key: str, request: Callable[[Deadline], urllib.request.Request], read: Callable[[HTTPResponse, Deadline], _Answer]
 ) -> _Answer:
-    """Send a request, with retries of temporary failures. Raises OSError as Transport specifies."""
+    """Return ``read(answer, deadline)``, after retries of temporary failures. Raises OSError, see Transport."""
     for pause in _PAUSES:
         try:
-            return _ask(key, request, take)
+            return _send_once(key, request, read)
         except ConnectionError:
             threading.Event().wait(pause)
-    return _ask(key, request, take)
+    return _send_once(key, request, read)
 
 
-def _ask(
-    key: str, request: Callable[[Deadline], urllib.request.Request], take: Callable[[HTTPResponse, Deadline], _Answer]
+def _send_once(
+    key: str, request: Callable[[Deadline], urllib.request.Request], read: Callable[[HTTPResponse, Deadline], _Answer]
 ) -> _Answer:
     try:
         with Deadline(_PIECE_SECONDS) as deadline:
             try:
                 with opener(deadline).open(request(deadline), timeout=_SILENCE_SECONDS) as answer:
-                    received = take(answer, deadline)
+                    received = read(answer, deadline)
                     if answer.length:
                         raise ConnectionError(f"{key}: the answer was cut off, {answer.length} bytes are missing")
                     return received
@@ -216,7 +216,7 @@ def _ask(
 
 
 def _refusal(key: str, code: int, body: str) -> OSError:
-    """Return the error for an HTTP status."""
+    """Return the exception for an HTTP status."""
     if code == 404:
         return FileNotFoundError(f"{key} is not in the store")
     if code == 416:
@@ -224,5 +224,5 @@ def _refusal(key: str, code: int, body: str) -> OSError:
     if code in _TRANSIENT:
         return ConnectionError(f"{key}: the store answers {code}")
     if code in {401, 403}:
-        return PermissionError(f"{key}: the store refuses ({code}); the session's rights may be over")
+        return PermissionError(f"{key}: the store refuses ({code}); the session's rights may have expired")
     return OSError(f"{key}: the store answers {code}: {body}")

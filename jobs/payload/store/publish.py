@@ -1,4 +1,4 @@
-"""Publish a finished checkpoint folder (components first, manifest last, all create-only), and restore the newest."""
+"""Publish a finished checkpoint folder, its manifest last and nothing replaced; and restore the newest checkpoint."""
 
 import errno
 import re
@@ -20,7 +20,7 @@ class BadCheckpoint(Exception):
 
 
 class PublishedManifest(NamedTuple):
-    """A manifest in the store."""
+    """A manifest in the store, and the SHA-256 of each of its components."""
 
     manifest: Manifest
     digests: frozenset[str]
@@ -37,9 +37,9 @@ class Origin(NamedTuple):
 
 
 def finished_steps(checkpoint_dir: Path) -> dict[int, Path]:
-    """Return the complete step folders by step, ascending; only complete folders have such a name."""
-    named = ((_FOLDER.fullmatch(path.name), path) for path in checkpoint_dir.iterdir())
-    return dict(sorted((int(match[1]), path) for match, path in named if match and path.is_dir()))
+    """Return the folders of finished checkpoints by step, ascending; only finished folders have such a name."""
+    matches = ((_FOLDER.fullmatch(path.name), path) for path in checkpoint_dir.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in matches if match and path.is_dir()))
 
 
 def publish(
@@ -63,8 +63,8 @@ def publish(
         source = folder / component.name
         if component.sha256 in known_good or transport.publish_new(key, source):
             continue
-        # The object exists. A repeated step has the same bytes, so this may be the damaged object itself, which content
-        # addressing would keep permanently.
+        # The object exists already. It may be damaged, and would stay so for ever, since a repeated step writes to the
+        # same key.
         if not transport.verify(key, component.sha256):
             transport.put(key, source)
     manifest = Manifest(
@@ -81,14 +81,14 @@ def publish(
 
 
 def _existing(transport: Transport, manifest: Manifest) -> Manifest:
-    """Return the existing manifest of this key, from an earlier call of the same attempt. Raises BadCheckpoint."""
+    """Return the manifest that an earlier call of the same attempt stored. Raises BadCheckpoint if it differs."""
     try:
-        standing = parse_manifest(manifest.key, transport.read(manifest.key))
+        existing = parse_manifest(manifest.key, transport.read(manifest.key))
     except BadManifest as error:
         raise BadCheckpoint(f"{manifest.key} is taken by something else: {error.why}") from None
-    if _weights(standing.components) != _weights(manifest.components):
+    if _weights(existing.components) != _weights(manifest.components):
         raise BadCheckpoint(f"{manifest.key} is taken by other content of the same step; it stays")
-    return standing
+    return existing
 
 
 def _weights(components: tuple[Component, ...]) -> set[Component]:
@@ -97,19 +97,19 @@ def _weights(components: tuple[Component, ...]) -> set[Component]:
 
 
 def same_content(folder: Path, manifest: Manifest) -> bool:
-    """Return whether a folder has exactly the components of a manifest, apart from metrics."""
+    """Return whether a folder has exactly the components of a manifest, apart from the metrics."""
     return _weights(_components(folder)) == _weights(manifest.components)
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder; it is renamed first, so that a partly removed one is never used as a checkpoint."""
+    """Remove a folder. It is renamed first, so that a partly removed folder is never used as a checkpoint."""
     doomed = folder.with_name(f".doomed-{folder.name}")
     folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _metrics(folder: Path, step: int) -> dict[str, float]:
-    """Return the metrics of a checkpoint, with secrets in their names redacted in the file as well."""
+    """Return the metrics of a checkpoint; redact secrets in its file ``meta.json``. Raises BadCheckpoint."""
     file = folder / "meta.json"
     try:
         data = file.read_bytes()
@@ -120,7 +120,7 @@ def _metrics(folder: Path, step: int) -> dict[str, float]:
     except (FileNotFoundError, ValueError) as error:
         raise BadCheckpoint(f"{folder.name}/meta.json: {error}") from None
     if not isinstance(meta, dict) or meta.get("step") != step:
-        raise BadCheckpoint(f"{folder.name}/meta.json does not say step {step}")
+        raise BadCheckpoint(f'{folder.name}/meta.json does not have "step": {step}')
     return measures(meta.get("metrics"))
 
 
@@ -130,9 +130,8 @@ def _components(folder: Path) -> tuple[Component, ...]:
 
 def _component(folder: Path, path: Path) -> Component:
     name = path.relative_to(folder).as_posix()
-    outside = path.is_symlink() and not path.resolve().is_relative_to(
-        folder.resolve()
-    )  # Composer makes a link to its latest checkpoint
+    # Links inside the folder are allowed: Composer makes a link to its latest checkpoint.
+    outside = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
     if outside or not path.is_file() or not valid_component_name(name):
         raise BadCheckpoint(
             f"{folder.name}/{name} cannot be a component: it must be a plain file in the folder, at most eight folders "
@@ -142,12 +141,12 @@ def _component(folder: Path, path: Path) -> Component:
 
 
 # Restore the newest checkpoint that verifies.
-# Errors of a single object: a bad sector, or an entry that is not a file.
+# These errors concern a single object: a bad sector, or an entry that is not a file.
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 
 
 class Restored(NamedTuple):
-    """The restored checkpoint (None: none verified), and the damaged ones."""
+    """The restored checkpoint, None if no candidate verified, and the damaged candidates."""
 
     manifest: Manifest | None
     bad: tuple[tuple[str, str], ...]  # (manifest key, why), newest first
@@ -156,8 +155,8 @@ class Restored(NamedTuple):
 def restore(transport: Transport, job: str, candidates: Sequence[str], target: Path) -> Restored:
     """Restore the newest candidate whose bytes all verify into the folder ``target``.
 
-    A damaged candidate is recorded, never used again, and the next older one is tried. Raises OSError for errors of the
-    local disk or the store, which would affect older candidates too.
+    A damaged candidate is recorded, and the next older candidate is tried. Raises OSError for an error of the local
+    disk or the store, which would affect older candidates too.
     """
     bad: list[tuple[str, str]] = []
     partial = target.with_name(f"{target.name}.partial")

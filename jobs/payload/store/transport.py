@@ -1,6 +1,6 @@
 """The transport to the artifact store: its interface, and the implementation on a folder.
 
-Objects are accessed by key and never listed, so that presigned URLs can implement it too.
+Objects are accessed by key and never listed, so that a store of presigned URLs can implement the interface too.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ PIECE_BYTES = 1 << 20
 
 
 def pour(pieces: Iterable[bytes], sink: BinaryIO | None = None) -> str:
-    """Write pieces to ``sink``, if given; return their SHA-256 (hex)."""
+    """Write pieces to ``sink`` if one is given; return the SHA-256 (hex) of all pieces."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -26,7 +26,7 @@ def pour(pieces: Iterable[bytes], sink: BinaryIO | None = None) -> str:
 
 
 class Fetches(Protocol):
-    """The part of a transport that downloads trees."""
+    """The part of a transport that the download of trees needs."""
 
     def fetch(self, key: str, target: Path) -> str:
         """See Transport.fetch."""
@@ -49,7 +49,7 @@ class Transport(Protocol):
         """Create an object atomically and durably; return False, changing nothing, if the key exists."""
 
     def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
-        """Create or replace an object atomically; without ``durable`` a power failure may undo or empty it."""
+        """Create or replace an object atomically; without ``durable`` a power failure may undo this."""
 
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""
@@ -58,7 +58,7 @@ class Transport(Protocol):
         """Return whether the object exists with exactly this content."""
 
     def folder(self, prefix: str) -> Path:
-        """Return a local folder with the objects under a prefix; read-only, since it may be the store itself."""
+        """Return a local folder with the objects under a prefix. It may be the store itself: do not write to it."""
 
 
 class DirectoryTransport:
@@ -67,7 +67,7 @@ class DirectoryTransport:
     def __init__(self, root: Path, given_root: Path | None = None) -> None:
         """``given_root`` is a second, read-only folder for objects that are not in ``root``."""
         self._root = root
-        self._beside = given_root
+        self._given_root = given_root
 
     def read(self, key: str) -> bytes:
         """See Transport."""
@@ -75,10 +75,10 @@ class DirectoryTransport:
 
     def fetch(self, key: str, target: Path) -> str:
         """See Transport."""
-        place = self._path(key)
-        if self._beside is not None and not place.exists():
-            place = self._beside.joinpath(*PurePosixPath(key).parts)
-        with place.open("rb") as source, target.open("xb") as sink:
+        path = self._path(key)
+        if self._given_root is not None and not path.exists():
+            path = self._given_root.joinpath(*PurePosixPath(key).parts)
+        with path.open("rb") as source, target.open("xb") as sink:
             return pour(iter(lambda: source.read(PIECE_BYTES), b""), sink)
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:

@@ -118,9 +118,9 @@ def bring(ports: Ports, wanted: Input) -> None:
     tell(f"fetches {wanted.source}")
     if wanted.kind == hub.KIND:
         repository = hub.parse_repository(listing)
-        with tree.making_of(target) as making:
+        with tree.staging_folder(target) as staging:
             if not tree.is_whole(target, repository.entries):
-                hub.download_files(repository, target, making, ports.hub_token(), _progress_of(wanted))
+                hub.download_files(repository, target, staging, ports.hub_token(), _progress_of(wanted))
     else:
         _fetch(ports.published(), tree.parse_mounted(listing), target, _progress_of(wanted))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
@@ -129,7 +129,7 @@ def bring(ports: Ports, wanted: Input) -> None:
     ports.log.info("input.stored", input=wanted.source, bytes=wanted.bytes)
 
 
-def _fetch(published: Published, mounted: tree.Mounted, target: Path, progress: hub.Tell) -> None:
+def _fetch(published: Published, mounted: tree.Mounted, target: Path, progress: hub.Progress) -> None:
     """Download an input of Kaggle to ``target``; files downloaded before a crash are kept."""
     done, total = 0, sum(entry.bytes for entry in mounted.entries)
 
@@ -140,12 +140,12 @@ def _fetch(published: Published, mounted: tree.Mounted, target: Path, progress: 
         done += entry.bytes
         progress(done, total)
 
-    with tree.making_of(target) as making:
+    with tree.staging_folder(target) as staging:
         if not tree.is_whole(target, mounted.entries):
-            tree.make(target, making, mounted.entries, take)
+            tree.build_tree(target, staging, mounted.entries, take)
 
 
-def _progress_of(wanted: Input) -> hub.Tell:
+def _progress_of(wanted: Input) -> hub.Progress:
     return lambda done, total: tell(f"fetches {wanted.source}, {100 * done // max(1, total)} % of it")
 
 

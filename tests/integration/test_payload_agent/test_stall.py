@@ -158,7 +158,7 @@ def test_a_loss_that_is_no_number_ends_the_session_and_is_never_stored(session: 
     lane = session.lane(DIVERGES.format(saves_at=saves_at, ends_at=0), stall=rules(loss_nan=3))
     result = session.run(lane, seconds=40.0)
     assert (result["outcome"], result["error_class"]) == ("failed", "diverged")
-    assert "no number since step 3" in result["why"]
+    assert "not a finite number since step 3" in result["why"]
     assert [session.manifest(key)["step"] for key in session.manifests()] == [2]
 
 

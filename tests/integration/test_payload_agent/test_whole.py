@@ -98,7 +98,7 @@ def test_what_is_asked_to_leave_was_not_through_and_begins_anew(session: Any, ob
     assert session.end() == 0
     result = session.result()
     assert (result["outcome"], result["error_class"]) == ("yielded", None)
-    assert "it was not through, and starts from scratch" in result["why"]
+    assert "it had not finished, and starts from scratch" in result["why"]
     assert session.manifests() == []
 
 
