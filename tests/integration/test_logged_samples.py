@@ -72,8 +72,8 @@ def test_samples_of_inspect_are_letters_or_numbers_and_epochs_are_averaged(tmp_p
     ("name", "text", "why"),
     [
         ("log_1.json", inspect(("sum-1", "C"), status="error"), "did not end well: error"),
-        ("log_1.json", "[]", "no log of inspect-ai with samples"),
-        ("log_1.json", "{", "no log of inspect-ai"),
+        ("log_1.json", "[]", "not a log of inspect-ai with samples"),
+        ("log_1.json", "{", "not a log of inspect-ai"),
         ("samples_a.jsonl", "{}\n", "has no sample with an id and a score"),
         ("gone", None, "has no sample with an id and a score"),
     ],

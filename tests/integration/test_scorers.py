@@ -84,7 +84,7 @@ def test_a_set_of_two_kinds_is_scored_by_domain(score: Score) -> None:
     assert values(scores, "component_atomicity.python") == {"code-1": 1.0}
     assert values(scores, "tiki_compliance.tiki") == {"spec-1": 0.0, "spec-2": 0.0}
     assert scores is not None
-    assert "stands twice" in scores.by_metric["tiki_compliance.tiki"]["spec-1"].example
+    assert "occurs twice" in scores.by_metric["tiki_compliance.tiki"]["spec-1"].example
     assert "component_atomicity.python: 1 over 1 items" in ended.stdout
 
 
@@ -113,7 +113,7 @@ TESTS = "from component import put\n\ndef test_put():\n    assert put([], 1) == 
     ("files", "done", "green", "why"),
     [
         ({"component.py": COMPONENT, "test_component.py": TESTS}, 1.0, 1.0, ""),
-        ({"component.py": COMPONENT}, 0.4, 0.0, "it brings no test"),
+        ({"component.py": COMPONENT}, 0.4, 0.0, "it has no test"),
         ({"component.py": COMPONENT, "test_component.py": "def test_a():\n    pass\n"}, 0.8, 1.0, "do not notice"),
         ({"component.py": "def put(", "test_component.py": TESTS}, 0.2, 0.0, "does not parse"),
         ({"component.py": "def put(v, w):\n    return v\n", "test_component.py": TESTS}, 0.4, 0.0, "not green"),
@@ -186,7 +186,12 @@ def test_a_checkpoint_that_does_not_load_is_worth_nothing(score: Score, checkpoi
         (["atomicity:ruby"], TEXTS, 2, "no item of domain 'ruby'"),
         (["judge"], TEXTS, 2, "there is no judge"),
         (["atomicity", "--ask", "http://127.0.0.1:9/v1"], TEXTS, 2, "give --ask-model NAME"),
-        (["atomicity", "--ask", "file:///etc", "--ask-model", "m"], [{"id": "a", "prompt": "x"}], 2, "is no address"),
+        (
+            ["atomicity", "--ask", "file:///etc", "--ask-model", "m"],
+            [{"id": "a", "prompt": "x"}],
+            2,
+            "is not an address",
+        ),
         (["samples"], TEXTS, 2, "there are no samples; give --samples"),
         (["nothing"], TEXTS, 2, "there is no scorer nothing; known are atomicity"),
         (["atomicity"], [{"id": ""}], 65, "line 1: id is ''"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.payload.scorers.atomicity import PARTS, Measured, Unparsed, atomicity, measure
+from jobs.payload.scorers.atomicity import PARTS, CodeCounts, Unparsed, atomicity, measure
 from jobs.payload.scorers.items import code_in
 
 PYTHON = '''
@@ -65,7 +65,7 @@ end
 def test_python_is_counted_by_its_tree() -> None:
     found = measure(PYTHON, "python")
     # put has 1 + if + or + for + if + and; open and read_text reach outside, path.exists does not.
-    assert found == Measured(entries=1, lines=15, complexity=6, effects=2, imports=3)
+    assert found == CodeCounts(entries=1, lines=15, complexity=6, effects=2, imports=3)
     assert atomicity(found) == pytest.approx(1 - 0.2 * 2 / 5)
 
 
@@ -73,24 +73,24 @@ def test_elixir_is_counted_by_its_tree() -> None:
     pytest.importorskip("tree_sitter_elixir", reason="the extra gates is not installed")
     found = measure(ELIXIR, "elixir")
     # put/2 has two clauses, an and, and two ways more in its case; write! and send reach outside, fun.() does not.
-    assert found == Measured(entries=2, lines=19, complexity=5, effects=2, imports=2)
+    assert found == CodeCounts(entries=2, lines=19, complexity=5, effects=2, imports=2)
     assert atomicity(found) == pytest.approx(1 - 0.3 / 4 - 0.2 * 2 / 5)
 
 
 @pytest.mark.parametrize(
     ("measured", "score"),
     [
-        (Measured(1, 80, 10, 0, 6), 1.0),
-        (Measured(0, 1, 1, 0, 0), 0.0),
-        (Measured(3, 80, 10, 0, 6), 0.85),
-        (Measured(1, 240, 10, 0, 6), 0.9),
-        (Measured(1, 80, 20, 0, 6), 0.9),
-        (Measured(1, 80, 10, 1, 6), 0.96),
-        (Measured(1, 80, 10, 0, 12), 0.95),
-        (Measured(9, 999, 99, 99, 99), 0.0),
+        (CodeCounts(1, 80, 10, 0, 6), 1.0),
+        (CodeCounts(0, 1, 1, 0, 0), 0.0),
+        (CodeCounts(3, 80, 10, 0, 6), 0.85),
+        (CodeCounts(1, 240, 10, 0, 6), 0.9),
+        (CodeCounts(1, 80, 20, 0, 6), 0.9),
+        (CodeCounts(1, 80, 10, 1, 6), 0.96),
+        (CodeCounts(1, 80, 10, 0, 12), 0.95),
+        (CodeCounts(9, 999, 99, 99, 99), 0.0),
     ],
 )
-def test_each_part_falls_evenly_to_nothing(measured: Measured, score: float) -> None:
+def test_each_part_falls_evenly_to_nothing(measured: CodeCounts, score: float) -> None:
     assert atomicity(measured) == pytest.approx(score)
 
 

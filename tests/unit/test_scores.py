@@ -160,8 +160,8 @@ def test_a_test_set_has_ids_clusters_and_a_digest_of_its_bytes(tmp_path: Path) -
         ('{"id": "a", "cluster": null}\n', "cluster is None"),
         ('{"id": "a", "domain": "Any Thing"}\n', "domain is 'Any Thing'"),
         ("[]\n", "no item"),
-        ("3\n", "line 1: 3 is no object"),
-        ("{\n", "no JSON"),
+        ("3\n", "line 1: 3 is not an object"),
+        ("{\n", "not JSON"),
     ],
 )
 def test_a_test_set_that_cannot_be_used_says_which_line(tmp_path: Path, text: str, why: str) -> None:

@@ -49,14 +49,14 @@ def test_a_specification_that_keeps_to_the_form_and_its_code_is_worth_one() -> N
 @pytest.mark.parametrize(
     ("was", "becomes", "fault"),
     [
-        ("id: disk", "id: store", "document.id: is another component's too"),
+        ("id: disk", "id: store", "document.id: is the id of another component too"),
         ("version: 1.10", "version: latest", "document.version: is not like 1.10"),
         ("module: Elias.Store\n", "", "document.module: is missing"),
-        ("functions: [put, get/2]", "functions: put", "document.functions: is no list of names"),
+        ("functions: [put, get/2]", "functions: put", "document.functions: is not a list of names"),
         ("functions: [put, get/2]", "functions: [put, drop]", "document.functions: drop is not in lib/store.py"),
-        ("code_ref: lib/store.py#L1", "code_ref: lib/gone.py", "document.code_ref: 'lib/gone.py' is not there"),
+        ("code_ref: lib/store.py#L1", "code_ref: lib/gone.py", "document.code_ref: 'lib/gone.py' does not exist"),
         ("dependencies: [disk]", "dependencies: [cloud]", "document.metadata.dependencies: cloud is not known"),
-        ("tags: []", "tags: none", "document.metadata.tags: is missing or no list"),
+        ("tags: []", "tags: none", "document.metadata.tags: is missing or not a list"),
         ("code_ref: lib/store.py#L1", "code_ref: lib/store.py\nauthor: me", "keys that TIKI does not know: author"),
         ("name: Disk", "name:", "document.children[0].name: is missing"),
     ],
@@ -75,7 +75,7 @@ def test_other_components_may_be_known_from_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("id: a\nid: b\n", "line 2: the key 'id' stands twice"),
+        ("id: a\nid: b\n", "line 2: the key 'id' occurs twice"),
         ("a: &x [1]\nb: *x\n", "line 1: anchors and aliases"),
         ("a: !!python/object/apply:os.system [ls]\n", "the tag"),
         ("a: 1\n---\nb: 2\n", "a second document"),
@@ -83,8 +83,8 @@ def test_other_components_may_be_known_from_elsewhere() -> None:
         ("a:\n" + "".join(" " * depth + "a:\n" for depth in range(1, 60)), "nested deeper than 50"),
         ("a: " + "x" * (1 << 20), "more than 1,048,576 bytes"),
         ("? [a]\n: b\n", "a key is a text"),
-        ("a: [1\n", "no YAML"),
-        ("a: \x00", "no YAML"),
+        ("a: [1\n", "not YAML"),
+        ("a: \x00", "not YAML"),
     ],
 )
 def test_what_means_more_than_it_says_is_not_read(text: str, why: str) -> None:

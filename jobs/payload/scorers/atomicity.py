@@ -1,6 +1,6 @@
-"""Component atomicity: how far a piece of code is one small thing, from 0 to 1. See docs/gates.md.
+"""Component atomicity: how close a piece of code is to one small component, from 0 to 1. See docs/gates.md.
 
-The score is a weighted mean of five parts. Each is 1 up to a good value and falls linearly to 0 at a bad one.
+The score is a weighted mean of five parts. Each part is 1 up to a good value, and falls linearly to 0 at a bad value.
 """
 
 import ast
@@ -15,12 +15,12 @@ CODE_BYTES_MAX = 1 << 20
 
 
 class Unparsed(ValueError):
-    """Code that cannot be parsed; its score is 0."""
+    """Code that cannot be parse_python; its score is 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Counts of a component: public ``entries``, lines of code, highest complexity, calls outside, imports."""
+class CodeCounts:
+    """Counts of a component: public names, lines of code, highest complexity of a function, outside calls, imports."""
 
     entries: int
     lines: int
@@ -29,7 +29,7 @@ class Measured:
     imports: int
 
 
-# Part: weight, largest good value, smallest bad value.
+# By part: weight, largest good value, smallest bad value.
 PARTS = {
     "entries": (0.30, 1, 5),
     "lines": (0.20, 80, 400),
@@ -39,19 +39,19 @@ PARTS = {
 }
 
 
-def atomicity(measured: Measured) -> float:
+def atomicity(counts: CodeCounts) -> float:
     """Return the score of a component; 0 without a public entry."""
-    if not measured.entries:
+    if not counts.entries:
         return 0.0
     total = 0.0
-    for part, (weight, fine, too_much) in PARTS.items():
-        excess = (getattr(measured, part) - fine) / (too_much - fine)
+    for part, (weight, good, bad) in PARTS.items():
+        excess = (getattr(counts, part) - good) / (bad - good)
         total += weight * (1 - min(1.0, max(0.0, excess)))
     return round(total, 9)
 
 
-def measure(code: str, language: str) -> Measured:
-    """Return the counts of code. Raises Unparsed, and NotGiven if the parser of its language is not installed."""
+def measure(code: str, language: str) -> CodeCounts:
+    """Return the counts of Python or Elixir code. Raises Unparsed, and NotGiven without the parser of the language."""
     if len(code.encode(errors="replace")) > CODE_BYTES_MAX:
         raise Unparsed(f"more than {CODE_BYTES_MAX:,} bytes")
     if language == "elixir":
@@ -62,36 +62,36 @@ def measure(code: str, language: str) -> Measured:
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's first output; ``language`` of the item is python or elixir."""
+    """Score the first output of each item. The item's ``language`` is python, the default, or elixir."""
     for item in items:
         try:
-            measured = measure(code_in(candidate.texts(item.id)[0]), str(item.task.get("language", "python")))
+            counts = measure(code_in(candidate.texts(item.id)[0]), str(item.task.get("language", "python")))
         except Unparsed as error:
             yield ScoreLine(item.id, item.cluster, metric, 0.0, str(error))
             continue
-        listing = ", ".join(f"{part} {getattr(measured, part)}" for part in PARTS)
-        yield ScoreLine(item.id, item.cluster, metric, atomicity(measured), listing)
+        listing = ", ".join(f"{part} {getattr(counts, part)}" for part in PARTS)
+        yield ScoreLine(item.id, item.cluster, metric, atomicity(counts), listing)
 
 
-# Python code is counted by its syntax tree; nothing is run.
-# Calls that reach outside a component: by name, by module, or by method of any object.
+# Python code is counted by its syntax tree, and never run.
+# Calls that reach outside a component: by name, by module, or by the method of any object.
 _EFFECT_NAMES = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint", "exit", "quit"}
 _EFFECT_MODULES = {
     "os", "sys", "subprocess", "socket", "shutil", "requests", "urllib", "http", "smtplib", "ftplib", "sqlite3",
     "tempfile", "threading", "multiprocessing", "signal", "logging", "ctypes", "importlib", "asyncio",
 }  # fmt: skip
-_HARMLESS = {"os.path", "os.sep", "os.fspath", "urllib.parse", "logging.getLogger"}
+_SAFE = {"os.path", "os.sep", "os.fspath", "urllib.parse", "logging.getLogger"}
 _EFFECT_METHODS = {
     "write_text", "write_bytes", "unlink", "mkdir", "rmdir", "rename", "touch", "read_text", "read_bytes",
 }  # fmt: skip
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.IfExp, ast.ExceptHandler, ast.Assert, ast.comprehension)
 
 
-def measure_python(code: str) -> Measured:
+def measure_python(code: str) -> CodeCounts:
     """Return the counts of a Python module. Raises Unparsed."""
-    tree = parsed(code)
+    tree = parse_python(code)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return Measured(
+    return CodeCounts(
         entries=len(_entries(tree)),
         lines=_lines(tree),
         complexity=max((_complexity(function) for function in functions), default=1),
@@ -100,7 +100,7 @@ def measure_python(code: str) -> Measured:
     )
 
 
-def parsed(code: str) -> ast.Module:
+def parse_python(code: str) -> ast.Module:
     """Return the syntax tree of Python code. Raises Unparsed."""
     try:
         return ast.parse(code)
@@ -109,6 +109,7 @@ def parsed(code: str) -> ast.Module:
 
 
 def _entries(tree: ast.Module) -> list[str]:
+    """Return the public names of a module: those of ``__all__``, else functions and classes without underscore."""
     defined = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -123,23 +124,23 @@ def _entries(tree: ast.Module) -> list[str]:
 
 def _lines(tree: ast.Module) -> int:
     """Return the number of lines with statements; docstrings and comments do not count."""
-    held: set[int] = set()
+    line_numbers: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             continue
         if isinstance(node, ast.stmt):
             end = node.end_lineno or node.lineno
             if not hasattr(node, "body"):
-                held.update(range(node.lineno, end + 1))
+                line_numbers.update(range(node.lineno, end + 1))
             else:
-                held.add(node.lineno)
-    return len(held)
+                line_numbers.add(node.lineno)
+    return len(line_numbers)
 
 
 def _complexity(function: ast.AST) -> int:
-    """Return the number of paths through a function, without those of functions inside it."""
+    """Return the number of paths through a function, without the paths of functions inside it."""
     count = 1
-    for node in _own(function):
+    for node in _own_nodes(function):
         if isinstance(node, _BRANCHES):
             count += 1 + (len(node.ifs) if isinstance(node, ast.comprehension) else 0)
         elif isinstance(node, ast.BoolOp):
@@ -149,7 +150,8 @@ def _complexity(function: ast.AST) -> int:
     return count
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function, without those of functions inside it."""
     pending = list(ast.iter_child_nodes(function))
     while pending:
         node = pending.pop()
@@ -159,7 +161,7 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _effects(tree: ast.Module) -> int:
-    """Return the number of calls that reach outside, of global names, and of calls at import."""
+    """Return the number of calls that reach outside, ``global`` names, and calls that an import runs."""
     modules = _names_of_modules(tree)
     count = 0
     for node in ast.walk(tree):
@@ -171,7 +173,7 @@ def _effects(tree: ast.Module) -> int:
             module = full.split(".")[0]
             if (
                 (first in _EFFECT_NAMES and not rest and first not in modules)
-                or (module in _EFFECT_MODULES and not any(full == ok or full.startswith(f"{ok}.") for ok in _HARMLESS))
+                or (module in _EFFECT_MODULES and not any(full == ok or full.startswith(f"{ok}.") for ok in _SAFE))
                 or (isinstance(node.func, ast.Attribute) and node.func.attr in _EFFECT_METHODS)
             ):
                 count += 1
@@ -180,7 +182,7 @@ def _effects(tree: ast.Module) -> int:
 
 
 def _names_of_modules(tree: ast.Module) -> dict[str, str]:
-    """Return what each imported name means: ``p`` is ``os.path`` after ``import os.path as p``."""
+    """Return the full name of each imported name: ``p`` is ``os.path`` after ``import os.path as p``."""
     result: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

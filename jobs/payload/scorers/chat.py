@@ -1,4 +1,4 @@
-"""Questions to any server with OpenAI's chat completions API, and its answers as text."""
+"""Ask any server with OpenAI's chat completions API: for the outputs of a model, and for a judge's verdicts."""
 
 import json
 import os
@@ -14,17 +14,17 @@ from .given import NotGiven, ScorerInput
 from .items import Item, ItemSet, ScoreLine
 
 _ANSWER_BYTES_MAX = 4 << 20
-_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 class NoChatAnswer(RuntimeError):
-    """The server gave no valid answer; the message says what happened."""
+    """The server did not give a valid answer; the message says what happened."""
 
 
 def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
-    """Return the answer to a prompt at temperature 0; ``key`` is the variable of the secret. Raises NoChatAnswer."""
+    """Return the answer to a prompt at temperature 0; ``key`` names the variable with the key. Raises NoChatAnswer."""
     if not address.startswith(("http://", "https://")):
-        raise NotGiven(f"{address!r} is no address; write it like https://host/v1")
+        raise NotGiven(f"{address!r} is not an address; write it like https://host/v1")
     messages = [{"role": "user", "content": prompt}]
     document = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens_max}
     headers = {"Content-Type": "application/json"}
@@ -34,7 +34,7 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
         address.rstrip("/") + "/chat/completions", json.dumps(document).encode(), headers
     )
     try:
-        answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
+        answer = exchange(request, _TIMEOUT_SECONDS, _ANSWER_BYTES_MAX)
     except (OSError, HTTPException, ValueError) as error:
         raise NoChatAnswer(f"{address} does not answer: {error}") from None
     if answer.status != 200:
@@ -44,23 +44,23 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
     except (ValueError, LookupError, TypeError, RecursionError):
         content = None
     if not isinstance(content, str):
-        raise NoChatAnswer(f"{address} answers with something else than a completion in text")
+        raise NoChatAnswer(f"the answer of {address} is not a text completion")
     return content
 
 
-# Outputs of a served model, stored with their scores.
+# Outputs of a served model, stored beside the scores.
 KEY = "MODEL_API_KEY"
-KEPT = "outputs.jsonl"
+OUTPUTS_FILE = "outputs.jsonl"
 _TOKENS_MAX = 4_096
 
 
 def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Return a served model's outputs of items with a ``prompt``, by item. Raises NoChatAnswer at the first failure."""
+    """Ask a model for outputs to each item with a ``prompt``; return them by item. Raises NoChatAnswer at a failure."""
     if not model:
-        raise NotGiven("which model is to be asked? give --ask-model NAME")
+        raise NotGiven("there is no model to ask; give --ask-model NAME")
     result: dict[str, Sequence[Mapping[str, Any]]] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / KEPT).open("w", encoding="utf-8") as stream:
+    with (folder / OUTPUTS_FILE).open("w", encoding="utf-8") as stream:
         for item in item_set.items.values():
             prompt = item.task.get("prompt")
             if isinstance(prompt, str):
@@ -68,11 +68,11 @@ def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) ->
                 stream.write(json.dumps(record) + "\n")
                 result[item.id] = [record]
     if not result:
-        raise NotGiven("no item of the test set has a prompt that a model could be asked")
+        raise NotGiven("no item of the test set has a prompt")
     return result
 
 
-# A judging model decides whether each answer is good; its agreement with people is reported.
+# A judge: a model that decides whether each answer is good. Its agreement with people is reported.
 METRIC = "judged"
 JUDGE_KEY = "JUDGE_API_KEY"
 LABELS = ("bad", "good")
@@ -90,27 +90,27 @@ _TEXT_MAX = 20_000
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's first output by a judging model: 1 for good. ``prompt`` of the item is its task.
+    """Score each item's first output by a judge: 1 for good, else 0. ``prompt`` of the item is the task.
 
-    ``label`` is a person's verdict on the answer ``labelled``; with it the agreement of the judge is reported. Raises
-    NoChatAnswer if the judge does not answer: then the evaluation has no scores.
+    An item may have an answer, ``labelled``, and a person's verdict on it, ``label``: the judge rates this answer too,
+    and its agreement is reported. Raises NoChatAnswer if the judge does not answer; there are no scores then.
     """
     address, model = candidate.options.judge, candidate.options.judge_model
     if not address or not model:
         raise NotGiven("there is no judge; give --judge https://host/v1 and --judge-model NAME")
-    # Counts by a person's label (row) and the judge's (column); all zero without labels.
+    # Counts by the person's label (row) and the judge's label (column); all zero if no item has a label.
     table = candidate.agreement[metric] = [[0] * len(LABELS) for _ in LABELS]
     for item in items:
         task = str(item.task.get("prompt", ""))[:_TEXT_MAX]
         label, labelled = item.task.get("label"), item.task.get("labelled")
         if label in LABELS and isinstance(labelled, str):
-            table[LABELS.index(label)][LABELS.index(_judged(address, model, task, labelled)[0])] += 1
-        verdict, why = _judged(address, model, task, candidate.texts(item.id)[0])
+            table[LABELS.index(label)][LABELS.index(_judge(address, model, task, labelled)[0])] += 1
+        verdict, why = _judge(address, model, task, candidate.texts(item.id)[0])
         yield ScoreLine(item.id, item.cluster, metric, float(verdict == "good"), why)
 
 
-def _judged(address: str, model: str, task: str, answer: str) -> tuple[str, str]:
-    """Return "good" or "bad", and the judge's reason; an answer with neither word is "bad"."""
+def _judge(address: str, model: str, task: str, answer: str) -> tuple[str, str]:
+    """Return "good" or "bad", and the judge's reason; an answer of the judge without either word counts as "bad"."""
     answer_text = ask(address, model, _PROMPT.format(task=task, answer=answer[:_TEXT_MAX]), key=JUDGE_KEY)
     words = _VERDICT.findall(answer_text)
     return (words[-1].lower() if words else "bad"), answer_text.strip()[:300]

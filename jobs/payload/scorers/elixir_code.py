@@ -1,13 +1,13 @@
-"""Counts of Elixir code, from its syntax tree by tree-sitter and its Elixir grammar.
+"""Counts of Elixir code, from the syntax tree of tree-sitter and its Elixir grammar.
 
-This is a measure and no security check. Calls through a variable, by ``apply`` or after an import count as effects,
+This is a measure, not a security check. Calls through a variable, by ``apply`` or after an import count as effects,
 because their target is not visible.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from .atomicity import Measured, Unparsed
+from .atomicity import CodeCounts, Unparsed
 from .given import NotGiven
 
 _PUBLIC, _PRIVATE = {"def", "defmacro", "defdelegate"}, {"defp", "defmacrop"}
@@ -21,21 +21,21 @@ _BRANCHES = {"if", "unless"}
 _OPERATORS = {"and", "or", "&&", "||"}
 
 
-def measure_elixir(code: str) -> Measured:
-    """Return the counts of a module. Raises Unparsed for any syntax error, and NotGiven without the parser."""
-    root = _parsed(code.encode(errors="replace"))
+def measure_elixir(code: str) -> CodeCounts:
+    """Return the counts of an Elixir module. Raises Unparsed for a syntax error, and NotGiven without tree-sitter."""
+    root = _parse(code.encode(errors="replace"))
     if root.has_error:
         raise Unparsed("does not parse as Elixir")
     public: set[tuple[str, int]] = set()
-    ways: dict[tuple[str, int], int] = {}
+    paths: dict[tuple[str, int], int] = {}
     effects, imports = 0, 0
     imported: set[str] = set()
     for node in _walk(root):
-        name = _called(node)
+        name = _call_name(node)
         if name in _PUBLIC | _PRIVATE:
             function = _head(node)
             if function is not None:
-                ways[function] = ways.get(function, 0) + 1 + _branches(node)
+                paths[function] = paths.get(function, 0) + 1 + _branches(node)
                 if name in _PUBLIC:
                     public.add(function)
         elif name in _IMPORTS:
@@ -45,10 +45,10 @@ def measure_elixir(code: str) -> Measured:
         elif node.type == "call":
             effects += _is_effect(node, name)
     effects += len({module for module in imported if module in _EFFECT_MODULES})
-    return Measured(len(public), _lines(root), max(ways.values(), default=1), effects, imports)
+    return CodeCounts(len(public), _lines(root), max(paths.values(), default=1), effects, imports)
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     try:
         import tree_sitter
         import tree_sitter_elixir
@@ -61,7 +61,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _walk(root: Any) -> Iterator[Any]:
-    """Yield every node; iterative, because a recursion would end at a thousand brackets."""
+    """Yield every node. The walk is a loop, because a recursion would fail at a thousand nested brackets."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -69,14 +69,14 @@ def _walk(root: Any) -> Iterator[Any]:
         pending += reversed(node.children)
 
 
-def _called(node: Any) -> str:
-    """Return the name of a plain call; "" for anything else."""
+def _call_name(node: Any) -> str:
+    """Return the name of a call without a module, such as ``def`` or ``send``; "" for anything else."""
     target = node.child_by_field_name("target") if node.type == "call" else None
     return _text(target) if target is not None and target.type == "identifier" else ""
 
 
 def _head(node: Any) -> tuple[str, int] | None:
-    """Return name and arity of the function that a definition defines."""
+    """Return name and arity of the function in a definition; None if the definition has no name."""
     arguments = _arguments(node)
     head = arguments[0] if arguments else None
     while head is not None and head.type == "binary_operator" and _operator(head) == "when":
@@ -99,7 +99,7 @@ def _arguments(node: Any) -> list[Any]:
 def _branches(definition: Any) -> int:
     count = 0
     for node in _walk(definition):
-        if _called(node) in _BRANCHES:
+        if _call_name(node) in _BRANCHES:
             count += 1
         elif node.type in ("do_block", "anonymous_function", "else_block", "rescue_block", "catch_block"):
             count += max(0, sum(child.type == "stab_clause" for child in node.children) - 1)
@@ -116,9 +116,9 @@ def _is_effect(node: Any, name: str) -> bool:
         return False
     left = target.child_by_field_name("left")
     if left is None or target.child_by_field_name("right") is None:
-        return False  # fun.(...): a value that is called, and nothing that a module does
+        return False  # fun.(...): the call of a value, not of a module's function
     module = _text(left).removeprefix("Elixir.")
-    # A module in a variable, or an atom that spells one, may be any; a field of a map has no arguments.
+    # A variable may hold any module. Without arguments it is a field of a map.
     unknown = left.type not in ("alias", "atom") and node.children[-1].type == "arguments"
     return module.split(".")[0] in _EFFECT_MODULES or module.startswith(':"Elixir.') or unknown
 
@@ -129,21 +129,22 @@ def _operator(node: Any) -> str:
 
 
 def _lines(root: Any) -> int:
-    """Return the number of lines with more than comments and documentation."""
-    held: set[int] = set()
+    """Return the number of lines with code; comments and documentation do not count."""
+    line_numbers: set[int] = set()
     for node in _walk(root):
         if not node.children and node.type != "comment" and not _in_doc(node):
-            held.update(range(node.start_point[0], node.end_point[0] + 1))
-    return len(held)
+            line_numbers.update(range(node.start_point[0], node.end_point[0] + 1))
+    return len(line_numbers)
 
 
 def _in_doc(node: Any) -> bool:
-    above = node
+    """Return whether a node is in documentation, whose attribute is at most six levels above the text."""
+    ancestor = node
     for _ in range(6):
-        above = above.parent
-        if above is None:
+        ancestor = ancestor.parent
+        if ancestor is None:
             return False
-        if above.type == "unary_operator" and _text(above).startswith(("@doc", "@moduledoc", "@typedoc")):
+        if ancestor.type == "unary_operator" and _text(ancestor).startswith(("@doc", "@moduledoc", "@typedoc")):
             return True
     return False
 

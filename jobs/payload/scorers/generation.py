@@ -9,14 +9,14 @@ METRIC = "pass@1"
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item by its ``tests``; ``entry`` is the tested function, ``prefix`` is put before the model's code."""
+    """Score each item by its ``tests`` of the function ``entry``; ``prefix`` is put before the model's code."""
     from .sandbox.hidden_tests import run_hidden_tests
 
     sandbox = candidate.needs_sandbox()
     for item in items:
         tests, entry = item.task.get("tests"), item.task.get("entry", "")
         if not isinstance(tests, str) or not isinstance(entry, str):
-            raise NotGiven(f"item {item.id} has no tests; each task of code generation has the source of hidden tests")
+            raise NotGiven(f"item {item.id} has no tests; each item needs the source of its hidden tests")
         prefix = str(item.task.get("prefix", ""))
         samples = candidate.texts(item.id)
         passed, why = 0, ""

@@ -1,7 +1,7 @@
 """The inputs of a scorer, from the environment of a session or from the command line.
 
-In an evaluation's session the test set is SCHED_INPUT_SET, the checkpoint SCHED_INPUT_MODEL, and scores go to
-SCHED_OUTPUT_DIR. EVALUATION_MODEL, _CHECKPOINT and _SCORER are values for the header of the scores.
+In an evaluation's session, variables name them: SCHED_INPUT_SET the test set, SCHED_INPUT_MODEL the checkpoint, and
+SCHED_OUTPUT_DIR the folder for the scores. EVALUATION_MODEL, _CHECKPOINT and _SCORER are values for their header.
 """
 
 import argparse
@@ -15,9 +15,9 @@ from typing import Any
 from .items import BadItems, Header, ItemSet, is_name, read_items, records, set_file
 from .sandbox.sandbox import Sandbox
 
-OUTPUTS_MAX = 20  # of one item
+OUTPUTS_MAX = 20  # outputs of one item
 OUTPUT_BYTES_MAX = 4 << 20
-_UNNAMED = "0" * 64  # outside a session
+_UNNAMED = "0" * 64  # digest of the checkpoint outside a session
 
 
 class NotGiven(ValueError):
@@ -26,7 +26,7 @@ class NotGiven(ValueError):
 
 @dataclass(slots=True)
 class ScorerInput:
-    """What is scored: test set, outputs by item, checkpoint folder; and ``agreement`` and ``notes`` for the header."""
+    """The inputs of a scorer: test set, outputs by item, checkpoint. ``agreement`` and ``notes`` go into the header."""
 
     item_set: ItemSet
     outputs: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -44,9 +44,9 @@ class ScorerInput:
         return texts_of_item or [""]
 
     def needs_checkpoint(self) -> Path:
-        """Return the checkpoint's folder. Raises NotGiven."""
+        """Return the checkpoint's folder. Raises NotGiven if there is none."""
         if self.checkpoint is None:
-            raise NotGiven("there is no checkpoint; give --checkpoint-dir FOLDER, which an evaluation does by itself")
+            raise NotGiven("there is no checkpoint; give --checkpoint-dir FOLDER, which an evaluation sets itself")
         return self.checkpoint
 
     def needs_sandbox(self) -> Sandbox:
@@ -60,27 +60,27 @@ class ScorerInput:
         return self.sandbox
 
     def header(self) -> Header:
-        """Return the header of the scores."""
+        """Return the header of the scores file, with names from the environment of a session."""
         variable = os.environ.get
         scorer = variable("EVALUATION_SCORER") or shipped_digest(Path(__file__).parent)
         model, checkpoint = variable("EVALUATION_MODEL") or "model", variable("EVALUATION_CHECKPOINT") or _UNNAMED
         return Header(model, checkpoint, self.item_set.digest, scorer, self.agreement, self.notes)
 
 
-def find_given(options: argparse.Namespace) -> ScorerInput:
-    """Return what is to be scored. Raises NotGiven, BadItems, NoChatAnswer and OSError."""
+def find_inputs(options: argparse.Namespace) -> ScorerInput:
+    """Return the inputs; with --ask, query the model for outputs. Raises NotGiven, BadItems, NoChatAnswer, OSError."""
     items = _one_file(options.items or os.environ.get("SCHED_INPUT_SET"), "test set", "--items")
     if items is None:
         raise NotGiven("there is no test set; give --items FILE, or name it in the model's evaluation")
     folder = options.checkpoint_dir or os.environ.get("SCHED_INPUT_MODEL")
     outputs = _one_file(options.outputs or os.environ.get("SCHED_INPUT_OUTPUTS"), "outputs", "--outputs")
     item_set = read_items(items)
-    written: Mapping[str, Sequence[Mapping[str, Any]]] = read_outputs(outputs) if outputs else {}
+    outputs_by_item: Mapping[str, Sequence[Mapping[str, Any]]] = read_outputs(outputs) if outputs else {}
     if options.ask:
         from .chat import ask_all
 
-        written = ask_all(item_set, options.ask, options.ask_model, output_path(options).parent)
-    return ScorerInput(item_set, written, Path(folder) if folder else None, options)
+        outputs_by_item = ask_all(item_set, options.ask, options.ask_model, output_path(options).parent)
+    return ScorerInput(item_set, outputs_by_item, Path(folder) if folder else None, options)
 
 
 def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
@@ -100,14 +100,15 @@ def output_path(options: argparse.Namespace) -> Path:
 
 
 def shipped_digest(folder: Path) -> str:
-    """Return the SHA-256 over all files of the shipped scorers, which names them."""
+    """Return the SHA-256 of all files of the shipped scorers, which identifies their version."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def _one_file(path_text: str | None, what: str, option: str) -> Path | None:
+def _one_file(path_text: str | None, content: str, option: str) -> Path | None:
+    """Return the file that an option names, None without the option. Raises BadItems, NotGiven."""
     if not path_text:
         return None
     try:
@@ -115,5 +116,5 @@ def _one_file(path_text: str | None, what: str, option: str) -> Path | None:
     except BadItems as error:
         raise BadItems(f"{error}; give {option} FILE") from None
     if not path.is_file():
-        raise NotGiven(f"there is no {path} with the {what}; give {option} FILE")
+        raise NotGiven(f"there is no {path} with the {content}; give {option} FILE")
     return path

@@ -1,6 +1,6 @@
-"""Held-out loss: the mean cross entropy in nats per token of each item's text, of all items and by domain.
+"""Held-out loss: the mean cross entropy of each item's text, in nats per token, over all items and by domain.
 
-Reads checkpoints of the shipped trainers: the character model with NumPy, others with torch and transformers.
+It reads checkpoints of the shipped trainers: of the character model with NumPy, of others with torch and transformers.
 """
 
 import json
@@ -15,28 +15,28 @@ from .items import Item, ScoreLine
 
 METRIC = "loss"
 TEXT_MAX = 20_000  # characters per item
-LOSS_MAX = 1e6  # in place of NaN and infinity
+LOSS_MAX = 1e6  # the score instead of NaN and infinity
 
 
 class Language(Protocol):
-    """The model as this scorer and the load test need it."""
+    """What this scorer and the load test need of a model."""
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text in nats per token; NaN or infinity if the model is broken."""
+        """Return the mean loss of a text, in nats per token; NaN or infinity if the model is broken."""
 
     def lost(self, text: str) -> str:
-        """Return briefly what the tokenizer loses of a text; "" if nothing."""
+        """Return a short description of what the tokenizer loses of a text; "" if it loses nothing."""
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's ``text``; an item with a domain also counts for ``loss.domain``."""
+    """Score each item's ``text``; an item with a domain also scores the metric ``loss.DOMAIN``."""
     model = load_model(candidate.needs_checkpoint(), candidate.options.base)
     for item in items:
         text = item.task.get("text")
         if not isinstance(text, str) or not text:
-            raise NotGiven(f"item {item.id} has no text; held-out loss is that of each item's text")
+            raise NotGiven(f"item {item.id} has no text; each item needs one for held-out loss")
         value = model.loss(text[:TEXT_MAX])
-        why = "" if math.isfinite(value) else "the model gives no number"
+        why = "" if math.isfinite(value) else "the loss is not a finite number"
         value = min(value, LOSS_MAX) if math.isfinite(value) else LOSS_MAX
         yield ScoreLine(item.id, item.cluster, metric, value, why)
         if item.domain and "." not in metric:
@@ -54,10 +54,10 @@ def load_model(folder: Path, base: str | None) -> Language:
     )
 
 
-# A checkpoint of finetune.py: a whole model, or an adapter on its base.
+# Checkpoints of finetune.py: a whole model, or an adapter for its base.
 _TOKENS_MAX = 2_048
-# Loading a pickle runs code: weights are read as safetensors only, and the optimiser state not at all.
-_NEVER = (".bin", ".pkl", ".pickle", ".pth", ".ckpt", ".py", ".h5", ".msgpack")
+# A pickle runs code when it is loaded: weights are read as safetensors only, and the optimiser state is not read.
+_UNSAFE_SUFFIXES = (".bin", ".pkl", ".pickle", ".pth", ".ckpt", ".py", ".h5", ".msgpack")
 
 
 class Transformer:
@@ -65,8 +65,8 @@ class Transformer:
 
     def __init__(self, folder: Path, base: str | None) -> None:
         for path in folder.rglob("*"):
-            if path.suffix in _NEVER:
-                raise NotGiven(f"{path.name} is no file of a checkpoint; weights are read as safetensors only")
+            if path.suffix in _UNSAFE_SUFFIXES:
+                raise NotGiven(f"{path.name} in the checkpoint may run code; store weights as safetensors only")
         try:
             import torch
             from transformers import AutoModelForCausalLM
@@ -80,7 +80,7 @@ class Transformer:
         source = _base(folder, base) if adapter else str(folder)
         trained_on = _trained_on(folder) if adapter else None
         if trained_on is not None and base_digest(source) != trained_on:
-            raise NotGiven(f"{source} is another base than this adapter was trained on; give that one by --base")
+            raise NotGiven(f"{source} is another base than this adapter was trained on; give that base by --base")
         options: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
         try:
             self._model: Any = AutoModelForCausalLM.from_pretrained(source, **options)
@@ -89,7 +89,7 @@ class Transformer:
 
                 self._model = PeftModel.from_pretrained(self._model, str(folder), use_safetensors=True)
             self._tokenizer: Any = load_tokenizer(source)
-        except Exception as error:  # four libraries, each with errors of its own
+        except Exception as error:  # each of four libraries has errors of its own
             raise NotGiven(f"{folder} does not load: {type(error).__name__}: {error}"[:500]) from error
         for name, part in self._model.named_parameters():
             if not torch.isfinite(part).all():
@@ -98,7 +98,7 @@ class Transformer:
         self._model.to(self._device).eval()
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text's tokens after the first one, of at most 2,048."""
+        """Return the mean loss of a text's tokens, in nats; only its first 2,048 tokens count."""
         torch = self._torch
         codes = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         start = self._tokenizer.bos_token_id
@@ -111,24 +111,24 @@ class Transformer:
         """Return the next tokens by greedy decoding, as texts, and the log-probability of each."""
         torch = self._torch
         codes = list(self._tokenizer(prompt)["input_ids"])
-        tokens, worth = [], []
+        tokens, logprobs = [], []
         with torch.no_grad():
             for _ in range(count):
                 logits = self._model(input_ids=torch.tensor([codes], device=self._device)).logits[0, -1].float()
                 code = int(logits.argmax())
-                worth.append(float(torch.log_softmax(logits, -1)[code]))
+                logprobs.append(float(torch.log_softmax(logits, -1)[code]))
                 tokens.append(str(self._tokenizer.decode([code])))
                 codes.append(code)
-        return tokens, worth
+        return tokens, logprobs
 
     def lost(self, text: str) -> str:
-        """Return what encoding and decoding lose."""
+        """See Language."""
         lost = self._first_lost(self._tokenizer, [text])
         return "" if lost is None else f"came back as {lost[1][:100]!r}"
 
 
 def _base(folder: Path, base: str | None) -> str:
-    """Return the folder of the base. The path that an adapter names belongs to another machine and is not used."""
+    """Return the folder of the base. An adapter also names a path, which is of another machine and not used."""
     if base is not None and base.startswith("input:"):
         base = os.environ.get(f"SCHED_INPUT_{base.removeprefix('input:').upper().replace('-', '_')}")
     if not base or not Path(base).is_dir():
@@ -137,16 +137,16 @@ def _base(folder: Path, base: str | None) -> str:
 
 
 def _trained_on(folder: Path) -> str | None:
-    """Return the digest of the base of an adapter; None if the checkpoint has none."""
+    """Return the digest of the base that an adapter was trained on; None if the checkpoint does not record it."""
     path = folder / "fingerprint.json"
     return str(json.loads(path.read_bytes())["job"]["model"]) if path.is_file() else None
 
 
-_NEWLINE = 1  # code of a newline, after which a text begins, as in training
+_NEWLINE = 1  # code of the newline that precedes a text, as in training
 
 
 class Characters:
-    """A checkpoint of charlm.py. Its alphabet is ASCII; all other bytes share one code, which counts too."""
+    """A model of charlm.py. Its alphabet is ASCII; all other bytes share one code, which counts in the loss."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -169,12 +169,12 @@ class Characters:
         self._model.weights[:] = weights
 
     def loss(self, text: str) -> float:
-        """Return the mean loss of a text's characters, the first one after a newline."""
+        """Return the mean loss of a text's characters, in nats; a newline precedes the first."""
         np, context = self._np, self._model.shape.context
         codes = np.concatenate([np.full(context, _NEWLINE, np.uint8), self._charlm.encode(iter([text]))])
         return self._model.loss(np.lib.stride_tricks.sliding_window_view(codes, context + 1))
 
     def lost(self, text: str) -> str:
-        """Return how many characters are not in its alphabet."""
+        """See Language."""
         unknown = sum(code == 0 for code in self._charlm.encode(iter([text])).tolist())
         return f"{unknown} bytes are not in its alphabet" if unknown else ""

@@ -1,6 +1,6 @@
-"""Test sets and score files. An item is a record with an id, its cluster, its domain, and fields for its scorer.
+"""Test sets and score files. An item is a record with an id, a cluster, a domain, and fields for its scorer.
 
-Items of one cluster (one template, component or author) are not independent; statistics treat them accordingly. An item
+Items of one cluster (one template, component or author) are not independent, and statistics account for that. An item
 without a cluster is a cluster of its own.
 """
 
@@ -35,7 +35,7 @@ class BadItems(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item; ``task`` is the whole record, for its scorer."""
+    """One item; ``task`` is the whole record, which the scorer interprets."""
 
     id: str
     cluster: str
@@ -51,17 +51,17 @@ class ItemSet:
     items: Mapping[str, Item]
 
 
-def set_file(place: Path) -> Path:
-    """Return ``place``; of a folder its only file of JSON lines, or its only one of other records. Raises BadItems."""
-    paths = (sorted(place.glob("*.jsonl")) or files(place, "*")) if place.is_dir() else [place]
+def set_file(path: Path) -> Path:
+    """Return the file of a test set: ``path``, or the only file of records in the folder ``path``. Raises BadItems."""
+    paths = (sorted(path.glob("*.jsonl")) or files(path, "*")) if path.is_dir() else [path]
     if len(paths) != 1:
-        names = ", ".join(path.name for path in paths[:5]) or "none"
-        raise BadItems(f"{place.name}: it must have one file of JSON lines (.jsonl) or of {_KINDS}, and has: {names}")
+        names = ", ".join(each.name for each in paths[:5]) or "none"
+        raise BadItems(f"{path.name}: it must have one file of JSON lines (.jsonl) or of {_KINDS}, and has: {names}")
     return paths[0]
 
 
 def read_items(path: Path) -> ItemSet:
-    """Read a test set. Raises BadItems for the first invalid record, and OSError."""
+    """Return the test set in a file. Raises BadItems for the first invalid record, and OSError."""
     items: dict[str, Item] = {}
     size = 0
     with open_regular(path) as stream:
@@ -74,7 +74,7 @@ def read_items(path: Path) -> ItemSet:
                 raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
             if part.fault is not None:
                 detail = part.detail.removesuffix("; left out")
-                raise BadItems(f"{where}: no JSON ({detail}); write one object a line")
+                raise BadItems(f"{where}: not JSON ({detail}); write one object per line")
             item = _item(part.value, where)
             if item.id in items:
                 raise BadItems(f"{where}: the id {brief(item.id)} is used on an earlier line; make it unique")
@@ -85,17 +85,17 @@ def read_items(path: Path) -> ItemSet:
             if size > SET_BYTES_MAX:
                 raise BadItems(f"{where}: {_TOO_LARGE}")
     if not items:
-        raise BadItems(f"{path.name}: no item in it; write one JSON object a line, with an id")
+        raise BadItems(f"{path.name}: it has no item; write one JSON object with an id per line")
     return ItemSet(digest, items)
 
 
-def items_at(place: Path) -> ItemSet:
-    """Read a test set from a file, or from the file of a folder, see :func:`set_file`. Raises BadItems, OSError."""
-    return read_items(set_file(place))
+def items_at(path: Path) -> ItemSet:
+    """Return the test set in a file or folder, see :func:`set_file`. Raises BadItems, OSError."""
+    return read_items(set_file(path))
 
 
 def records(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield number and object of each record; None for one that is too long, damaged or no object. Raises OSError."""
+    """Yield the number and the object of each record; None for a record that is too long or invalid. Raises OSError."""
     with open_regular(path) as stream:
         for _, part in _parts(path, stream, bytes_max):
             is_object = part.fault is None and isinstance(part.value, dict)
@@ -103,7 +103,7 @@ def records(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[int, 
 
 
 def _parts(path: Path, stream: BufferedReader, bytes_max: int) -> Iterator[tuple[str, RecordPart]]:
-    """Yield the parts of a file with their places. Raises BadItems if a library is missing."""
+    """Yield where each part of a file is, for messages, and the part. Raises BadItems if a library is missing."""
     reader = RecordReader(stream, path.name, ReadingRules(bytes_max + 1))
     try:
         for part in reader.parts():
@@ -113,13 +113,13 @@ def _parts(path: Path, stream: BufferedReader, bytes_max: int) -> Iterator[tuple
 
 
 def is_name(value: object) -> bool:
-    """Return whether a value can be an id or a cluster: a printable text of 1 to 200 characters."""
+    """Return whether a value may be an id or a cluster: a printable text of 1 to 200 characters."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
 
 
 def _item(record: Any, where: str) -> Item:
     if not isinstance(record, dict):
-        raise BadItems(f"{where}: {brief(record)} is no object; write one like {{'id': 'sort-1', ...}}")
+        raise BadItems(f"{where}: {brief(record)} is not an object; write one like {{'id': 'sort-1', ...}}")
     name = record.get("id")
     cluster = record.get("cluster", name)
     domain = record.get("domain", "")
@@ -140,14 +140,14 @@ def code_in(text: str) -> str:
     return max(blocks, key=len) if blocks else text
 
 
-# Score files: a header, then one line per item and metric. :mod:`jobs.scores` reads and checks them.
+# Score files: a header, then one line per item and metric. :mod:`jobs.scores` reads and validates them.
 SCHEMA = 1
 EXAMPLE_MAX = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """One score; ``value`` is finite, ``example`` a short text that shows why."""
+    """One score; ``value`` is finite, ``example`` is a short text that explains it."""
 
     item: str
     cluster: str
@@ -158,7 +158,7 @@ class ScoreLine:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Model, digests of checkpoint, set and scorer, table of counts by judged metric, and notes on the scoring."""
+    """The first line of a score file: what was scored, digests, a judge's table of counts by metric, and notes."""
 
     model: str
     checkpoint: str
@@ -168,9 +168,9 @@ class Header:
     notes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the object of the first line."""
-        own = {name: value for name, value in asdict(self).items() if value or name not in {"agreement", "notes"}}
-        return {"schema": SCHEMA, **own}
+        """Return the JSON object of the first line."""
+        fields = {name: value for name, value in asdict(self).items() if value or name not in {"agreement", "notes"}}
+        return {"schema": SCHEMA, **fields}
 
 
 def write_scores(path: Path, header: Header, lines: Iterable[ScoreLine]) -> int:

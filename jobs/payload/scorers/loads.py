@@ -1,6 +1,6 @@
-"""The load test: whether a checkpoint loads, gives a finite loss, and its tokenizer decodes what it encodes.
+"""The load test: a checkpoint must load, give a finite loss, and have a tokenizer that decodes what it encodes.
 
-An item's ``text`` scores 1 if all three are true.
+An item scores 1 if all three are true for its ``text``, else 0.
 """
 
 import json
@@ -16,7 +16,7 @@ _PROBE_TOKENS = 16
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item; a checkpoint that does not load scores 0 for all of them."""
+    """Score each item; if the checkpoint does not load, all items score 0."""
     folder = candidate.needs_checkpoint()
     model: Language | None = None
     why = ""
@@ -33,18 +33,19 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 
 def _write_probe(model: Language | None, candidate: ScorerInput) -> None:
-    """Write the model's tokens for a fixed prompt, with which a deployer compares a server's answer."""
+    """Write the model's tokens for a fixed prompt, so that a deployment can compare a server's answer."""
     generate = getattr(model, "complete", None)
     if generate is None:
-        raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")
-    tokens, worth = generate(candidate.options.probe, _PROBE_TOKENS)
+        raise NotGiven("--probe needs a transformer, and this checkpoint is none that loads")
+    tokens, logprobs = generate(candidate.options.probe, _PROBE_TOKENS)
     path = output_path(candidate.options).with_name("probe.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"prompt": candidate.options.probe, "tokens": tokens, "logprobs": worth}
+    data = {"prompt": candidate.options.probe, "tokens": tokens, "logprobs": logprobs}
     path.write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 def _fault(model: Language, text: str) -> str:
+    """Return what is wrong with a loaded model; "" if it passes."""
     if not math.isfinite(model.loss(text)):
-        return "it gives no number"
+        return "its loss is not a finite number"
     return model.lost(text)

@@ -1,7 +1,7 @@
-"""Scores from the sample logs of lm-eval and inspect-ai, which run on their own and are not imported.
+"""Scores from the sample logs of lm-eval and inspect-ai, which run separately and are not imported.
 
-lm-eval: ``samples_TASK_*.jsonl`` of ``--log_samples``; its task reads the test set, so that documents have ids.
-inspect-ai: the log of ``--log-format json``, with the set's ids. Each of their metrics becomes one of ours.
+lm-eval writes ``samples_TASK_*.jsonl`` with ``--log_samples``; its task must read the test set, so that documents have
+ids. inspect-ai writes a log with ``--log-format json``, with the set's ids. Each of their metrics becomes a metric.
 """
 
 import json
@@ -16,12 +16,12 @@ from ..bounds import MEASURE_MAX
 from .given import NotGiven, ScorerInput
 from .items import Item, ScoreLine, is_name, records
 
-METRIC = ""  # those that the logs name
+METRIC = ""  # the logs name the metrics
 LOG_BYTES_MAX = 1 << 28
 _LINE_BYTES_MAX = 4 << 20
-_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's: correct, partly, incorrect, no answer
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # grades of inspect-ai: correct, partly, incorrect, no answer
 _EXAMPLE_MAX = 300
-Samples = dict[str, dict[str, list[tuple[float, str]]]]
+Samples = dict[str, dict[str, list[tuple[float, str]]]]  # (value, example) by metric and item
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
@@ -33,7 +33,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         (_inspect if path.suffix == ".json" else _lm_eval)(path, samples)
     if not samples:
         raise NotGiven(
-            f"{candidate.options.samples} has no sample with an id and a score; log samples, by the set's ids"
+            f"{candidate.options.samples} has no sample with an id and a score; log samples with the ids of the set"
         )
     for name, of_item in sorted(samples.items()):
         for item in items:
@@ -46,33 +46,33 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     files = sorted([*path.rglob("samples_*.jsonl"), *path.rglob("*_*.json")]) if path.is_dir() else []
-    # lm-eval puts its results, which have no samples, beside them.
-    return [one for one in files if not one.name.startswith("results_")]
+    # lm-eval writes files of results, which have no samples, beside them.
+    return [file for file in files if not file.name.startswith("results_")]
 
 
 def _lm_eval(path: Path, values: Samples) -> None:
-    """Collect lm-eval's samples; of several filters the first one counts."""
+    """Add lm-eval's samples to ``values``; if a metric has several filters, only the first one counts."""
     filters: dict[str, str] = {}
     for _, record in records(path, _LINE_BYTES_MAX):
         document = record.get("doc") if record else None
         if not record or not isinstance(document, dict) or not is_name(document.get("id")):
             continue
         for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
-            own = str(record.get("filter", ""))
-            if isinstance(name, str) and filters.setdefault(name, own) == own:
-                _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
+            filter_name = str(record.get("filter", ""))
+            if isinstance(name, str) and filters.setdefault(name, filter_name) == filter_name:
+                _add(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
 
 
 def _inspect(path: Path, values: Samples) -> None:
-    """Collect the samples of a successful inspect-ai log. Raises NotGiven."""
+    """Add the samples of a successful inspect-ai log to ``values``. Raises NotGiven."""
     try:
         log = json.loads(read_bounded(path, LOG_BYTES_MAX))
     except OSError as error:
-        raise NotGiven(f"{path.name} cannot be read: {error.strerror}; log fewer samples a file") from None
+        raise NotGiven(f"{path.name} cannot be read: {error.strerror}; log fewer samples per file") from None
     except (ValueError, RecursionError) as error:
-        raise NotGiven(f"{path.name} is no log of inspect-ai: {error}"[:200]) from None
+        raise NotGiven(f"{path.name} is not a log of inspect-ai: {error}"[:200]) from None
     if not isinstance(log, dict) or not isinstance(log.get("samples"), list):
-        raise NotGiven(f"{path.name} is no log of inspect-ai with samples; run it with --log-format json")
+        raise NotGiven(f"{path.name} is not a log of inspect-ai with samples; run it with --log-format json")
     if log.get("status") != "success":
         raise NotGiven(f"{path.name} is of an evaluation that did not end well: {str(log.get('status'))[:50]}")
     for sample in log["samples"]:
@@ -80,13 +80,13 @@ def _inspect(path: Path, values: Samples) -> None:
         if isinstance(scores, dict) and is_name(sample.get("id")):
             for name, score_value in scores.items():
                 if isinstance(score_value, dict):
-                    _note(values, name, sample["id"], score_value.get("value"), str(score_value.get("answer", "")))
+                    _add(values, name, sample["id"], score_value.get("value"), str(score_value.get("answer", "")))
 
 
-def _note(values: Samples, name: str, item: str, value: Any, example: str) -> None:
-    """Record a value under a valid metric name; a value that is not finite counts as 0, with a note."""
+def _add(values: Samples, name: str, item: str, value: Any, example: str) -> None:
+    """Add a value under a valid metric name; a value that is not a finite number counts as 0."""
     number = _GRADES.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and abs(number) <= MEASURE_MAX
-    example_text = example if good else f"{value!r:.100} is no score"
+    example_text = example if good else f"{value!r:.100} is not a score"
     metric = re.sub(r"[^a-z0-9_@-]+", "_", name.lower()).strip("_@-")[:60] or "score"
     values.setdefault(metric, {}).setdefault(item, []).append((float(number or 0.0) if good else 0.0, example_text))

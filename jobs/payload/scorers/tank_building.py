@@ -1,7 +1,7 @@
-"""Tank Building: the checklist of a stage, in which a component comes with its tests. Runs in the sandbox.
+"""Tank Building: the checklist of a stage, in which the model writes a component with its tests, run in the sandbox.
 
-The score is the share of these that are true: the component parses; it has tests; they pass; they fail if the bodies of
-its functions are removed (otherwise they test nothing); the tests of earlier stages still pass.
+The score is the share of these points that are true: the component parses; it has tests; they pass; they fail if the
+bodies of its functions are removed (otherwise they test nothing); the tests of earlier stages still pass.
 """
 
 import ast
@@ -15,12 +15,12 @@ from .sandbox.hidden_tests import count_tests, run_stage_tests
 from .sandbox.sandbox import Sandbox
 
 METRIC = "tank_building"
-GREEN = "integration_tests"  # metric: 1 if all tests pass
+GREEN = "integration_tests"  # a second metric: 1 if all tests pass, else 0
 FILES_MAX = 50
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
-    """Score each item's first output, a table of files; ``earlier`` of an item are test files of earlier stages."""
+    """Score each item's first output, sources by path; ``earlier`` of an item has test files of earlier stages."""
     sandbox = candidate.needs_sandbox()
     domain = metric[len(METRIC) :]
     for item in items:
@@ -28,37 +28,36 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         if not isinstance(earlier, dict) or not all(count_tests(str(text)) for text in earlier.values()):
             raise NotGiven(f"item {item.id}: earlier must be a table of test files, each with a test in it")
         files = _files(candidate, item.id)
-        done, faults, green = _checked(sandbox, files, {str(path): str(text) for path, text in earlier.items()})
+        share, faults, green = _check(sandbox, files, {str(path): str(text) for path, text in earlier.items()})
         listing = "; ".join(faults)
-        yield ScoreLine(item.id, item.cluster, metric, done, listing)
+        yield ScoreLine(item.id, item.cluster, metric, share, listing)
         yield ScoreLine(item.id, item.cluster, GREEN + domain, float(green), listing)
 
 
-def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:
+def _check(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:
     """Return the share of the checklist that is true, the faults, and whether all tests pass."""
     tests = {path: text for path, text in files.items() if _is_test(path)}
     code = {path: text for path, text in files.items() if path.endswith(".py") and not _is_test(path)}
     faults = []
-    emptied = {path: _emptied(text) for path, text in code.items()}
+    emptied = {path: _without_bodies(text) for path, text in code.items()}
     if not code or any(text is None for text in emptied.values()):
         faults.append("there is no component" if not code else "the component does not parse")
     if not any(count_tests(text) for text in tests.values()):
-        faults.append("it brings no test")
+        faults.append("it has no test")
     failures = [_failure(sandbox, files, path) for path in tests]
     green = bool(tests) and not any(failures)
     if not green:
         faults.append(f"its tests are not green: {next(filter(None, failures), 'there are none')}")
     stripped = {**files, **{path: text or "" for path, text in emptied.items()}}
-    if not green or any(
-        not _failure(sandbox, stripped, path) for path in tests
-    ):  # tests that fail anyway prove nothing
+    # Tests that fail in any case prove nothing.
+    if not green or any(not _failure(sandbox, stripped, path) for path in tests):
         faults.append("its tests do not notice that the component is empty")
     # Earlier tests replace files of the model with the same name.
-    lost = [path for path in earlier if _failure(sandbox, {**files, **earlier}, path)]
-    if lost:
-        faults.append(f"tests of an earlier stage fail: {', '.join(lost)[:100]}")
+    broken = [path for path in earlier if _failure(sandbox, {**files, **earlier}, path)]
+    if broken:
+        faults.append(f"tests of an earlier stage fail: {', '.join(broken)[:100]}")
     parts_expected = 5 if earlier else 4
-    return (parts_expected - len(faults)) / parts_expected, faults, green and not lost
+    return (parts_expected - len(faults)) / parts_expected, faults, green and not broken
 
 
 def _failure(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
@@ -89,8 +88,8 @@ def _is_test(path: str) -> bool:
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
-def _emptied(code: str) -> str | None:
-    """Return a component with empty functions; None if it does not parse."""
+def _without_bodies(code: str) -> str | None:
+    """Return a component whose functions have empty bodies; None if it does not parse."""
     try:
         tree = ast.parse(code)
         for node in ast.walk(tree):

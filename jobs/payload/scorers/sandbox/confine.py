@@ -1,7 +1,7 @@
 """Limits of the sandbox: control groups for the memory of all processes together, and a list of system calls.
 
-The control group is a scope of systemd if possible, else one of our own if we are root. Otherwise each process has its
-own limits, and the sum is counted while they run.
+The control group is a scope of systemd if possible, or else a group of our own if we are root. Without a control group
+each process has limits of its own, and their total memory is counted while they run.
 """
 
 import errno
@@ -20,11 +20,11 @@ from typing import Literal
 # Limits of a run, and how it ended.
 How = Literal["exited", "killed", "timeout", "output", "memory"]
 FILES_MAX = 200
-FILE_BYTES_MAX = 16 << 20  # of all files that are given to one program
+FILE_BYTES_MAX = 16 << 20  # of all input files of one program together
 
 
 class SandboxMissing(RuntimeError):
-    """There is no sandbox on this machine, so that nothing is run: the reason and a remedy."""
+    """There is no sandbox on this machine, so no code is run: the reason and a remedy."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(f"{why}; {remedy}")
@@ -36,8 +36,8 @@ class SandboxMissing(RuntimeError):
 class SandboxLimits:
     """The limits of a run: wall seconds, processes, output; and of each process: CPU seconds, address space, file size.
 
-    ``total_bytes`` limits the memory of all processes together, with files in memory. Without a control group it is
-    counted ten times a second, and ``files`` limits the number of files of each tmpfs.
+    ``total_bytes`` limits the memory of all processes together, with files in memory. Without a control group this is
+    counted ten times a second, and so are the files of each tmpfs, whose limit is ``files``.
     """
 
     wall_seconds: float = 10.0
@@ -66,7 +66,7 @@ class SandboxEnded:
 
     @property
     def clean(self) -> bool:
-        """Return whether it exited with status 0; that does not prove that its tests passed."""
+        """Whether the program exited with status 0; this does not prove that its tests passed."""
         return self.how == "exited" and self.status == 0
 
 
@@ -77,9 +77,9 @@ _LEAVE_TRIES, _LEAVE_SECONDS = 100, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The words before a command that apply a limit to it, and the control groups to remove afterwards.
+    """The words before a command that apply a limit to the command, and the control groups to remove afterwards.
 
-    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last limits each process, and their sum is counted.
+    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; ``rlimits`` limits each process, and their sum is counted.
     """
 
     kind: str
@@ -87,21 +87,21 @@ class Confinement:
     groups: tuple[Path, ...] = ()
 
     def leave(self) -> None:
-        """Remove the groups after their killed processes have ended; a group that stays busy is left."""
+        """Remove the groups once their killed processes have ended; a group that stays busy is not removed."""
         for group in self.groups:
             for _ in range(_LEAVE_TRIES):
                 try:
                     group.rmdir()
                 except FileNotFoundError:
                     break
-                except OSError:  # what was killed a moment ago is still dying
+                except OSError:  # processes that were killed are still ending
                     threading.Event().wait(_LEAVE_SECONDS)
                 else:
                     break
 
 
 def confine(limits: SandboxLimits) -> Confinement:
-    """Return the best confinement that this machine grants."""
+    """Return the best confinement that this machine allows."""
     return _scope(limits) or _own_group(limits) or Confinement("rlimits")
 
 
@@ -122,7 +122,7 @@ def _own_group(limits: SandboxLimits) -> Confinement | None:
     groups = _one_tree(name, limits) or _tree_each(name, limits)
     if groups is None:
         return None
-    # The shell enters the groups and becomes the command, so that nothing of it ever runs outside.
+    # The shell enters the groups and becomes the command, so that no part of the command runs outside.
     enter = "".join(f"echo $$ >{group}/cgroup.procs && " for group in groups)
     confinement = Confinement("cgroup", ("sh", "-c", f'{enter}exec "$@"', "sh"), groups)
     if _works([*confinement.words, "true"]):
@@ -145,7 +145,7 @@ def _tree_each(name: str, limits: SandboxLimits) -> tuple[Path, ...] | None:
     figures = {
         _TREE / "memory" / name: {
             "memory.limit_in_bytes": limits.total_bytes,
-            "memory.kmem.tcp.limit_in_bytes": limits.total_bytes,  # buffers of TCP count apart
+            "memory.kmem.tcp.limit_in_bytes": limits.total_bytes,  # buffers of TCP count separately
         },
         _TREE / "pids" / name: {"pids.max": 2 * limits.processes},
     }
@@ -159,7 +159,7 @@ def _make_groups(figures: dict[Path, dict[str, int]]) -> tuple[Path, ...] | None
             group.mkdir()
             groups.append(group)
             for file, value in limits.items():
-                if (group / file).exists():  # without swap accounting there is no such file
+                if (group / file).exists():  # without swap accounting one file is missing
                     (group / file).write_text(str(value))
     except OSError:
         Confinement("cgroup", (), tuple(groups)).leave()
@@ -175,11 +175,10 @@ def _works(command: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-# The system calls that code in the sandbox may make, as a filter for the kernel. All others do not exist there.
-#
-# It denies keys (keyctl, add_key), io_uring, bpf, perf, userfaultfd, mounts, namespaces, tracing, files in
-# memory (memfd_create) and what later kernels add. Numbers are the kernel's: asm/unistd_64.h, asm-generic/unistd.h.
-# name:number on x86_64:number on aarch64, where it is there
+# The system calls that code in the sandbox may make, as a filter for the kernel. All others fail with ENOSYS, such
+# as those of keys (keyctl, add_key), io_uring, bpf, perf, userfaultfd, mounts, namespaces, tracing and files in memory
+# (memfd_create), and all calls of later kernels. The numbers are from asm/unistd_64.h and asm-generic/unistd.h.
+# An entry has a name, its number on x86_64 and its number on aarch64, which is missing if aarch64 lacks the call.
 _ALLOWED = """
 read:0:63 write:1:64 open:2 close:3:57 stat:4 fstat:5:80 lstat:6 poll:7 lseek:8:62 mmap:9:222 mprotect:10:226
 munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67 pwrite64:18:68
@@ -214,19 +213,19 @@ copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 p
 statx:332:291 rseq:334:293 close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441
 futex_waitv:449:449
 """
-# Allowed or not depending on an argument: clone, fcntl, ioctl, setsockopt, socket, socketpair.
-_JUDGED = {"x86_64": (56, 72, 16, 54, 41, 53), "aarch64": (220, 25, 29, 208, 198, 199)}
+# Calls whose argument decides: clone, fcntl, ioctl, setsockopt, socket, socketpair.
+_CONDITIONAL = {"x86_64": (56, 72, 16, 54, 41, 53), "aarch64": (220, 25, 29, 208, 198, 199)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32 = 0x40000000  # calls of the x32 ABI, which is another table
-_NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
-_OF_HOST_FILES = (1024, 1026)  # F_SETLEASE blocks a process that opens a file, F_NOTIFY reports it
-# For terminals: settings, size, group and pair, but neither typing nor line disciplines. For all files: FIONREAD,
-# FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Others lead into drivers and file systems.
+_X32 = 0x40000000  # calls of the x32 ABI, which has another table
+_NAMESPACES = 0x7E020000  # all flags CLONE_NEW* of clone
+_HOST_FILE_COMMANDS = (1024, 1026)  # F_SETLEASE blocks another process that opens a file, F_NOTIFY reports it
+# Commands of ioctl. For terminals: settings, size, group and pair, but neither input nor line disciplines. For all
+# files: FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Other commands reach drivers and file systems.
 _IOCTLS = (*range(0x5401, 0x540C), *range(0x540E, 0x5412), 0x5413, 0x5414, 0x541B, 0x5421, 0x5422, 0x5425, 0x5429)
 _IOCTLS += (0x5441, 0x5450, 0x5451, 0x5452, 0x80045430, 0x40045431)
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _SOL_SOCKET, _BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
-_LAST_PROTOCOL = 17  # UDP; asking for a later one (SCTP, MPTCP) may load a module into the kernel
+_LAST_PROTOCOL = 17  # UDP; a request for a later protocol (SCTP, MPTCP) may load a kernel module
 _LOAD, _EQUALS, _AT_LEAST, _ABOVE, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x25, 0x45, 0x06
 _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # in struct seccomp_data; low halves of arguments
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
@@ -234,7 +233,7 @@ _NO_SUCH_CALL, _NOT_PERMITTED = _REFUSE | errno.ENOSYS, _REFUSE | errno.EPERM
 
 
 def seccomp_filter(machine: str = "") -> bytes:
-    """Return the filter as bubblewrap's ``--seccomp`` reads it. Raises SandboxMissing for an unknown ``machine``.
+    """Return the filter in the form of bubblewrap's ``--seccomp``. Raises SandboxMissing for an unknown ``machine``.
 
     A call that is not allowed fails with ENOSYS, so that the C library falls back to an older one (clone for clone3).
     """
@@ -243,7 +242,7 @@ def seccomp_filter(machine: str = "") -> bytes:
         raise SandboxMissing(
             f"no list of system calls is known for {machine}", "run evaluations on a machine with x86_64 or aarch64"
         )
-    clone, fcntl, ioctl, setsockopt, *sockets = _JUDGED[machine]
+    clone, fcntl, ioctl, setsockopt, *sockets = _CONDITIONAL[machine]
     sizes = [_step(_LOAD, _THIRD), *_any_of(_BUFFERS)]
     of_buffer = [_step(_EQUALS, _SOL_SOCKET, 0, len(sizes)), *sizes]
     families = [_step(_LOAD, _FIRST), *_any_of(_FAMILIES)]
@@ -255,21 +254,21 @@ def seccomp_filter(machine: str = "") -> bytes:
         _step(_LOAD, _NUMBER),
         _step(_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _NO_SUCH_CALL),
-        *_judged(clone, _FIRST, [_step(_HAS_BITS, _NAMESPACES, 1, 0)], matched=_NOT_PERMITTED, other=_ALLOW),
-        *_judged(fcntl, _SECOND, _any_of(_OF_HOST_FILES), matched=_NOT_PERMITTED, other=_ALLOW),
-        *_judged(ioctl, _SECOND, _any_of(_IOCTLS), matched=_ALLOW, other=_REFUSE | errno.ENOTTY),
+        *_conditional(clone, _FIRST, [_step(_HAS_BITS, _NAMESPACES, 1, 0)], matched=_NOT_PERMITTED, other=_ALLOW),
+        *_conditional(fcntl, _SECOND, _any_of(_HOST_FILE_COMMANDS), matched=_NOT_PERMITTED, other=_ALLOW),
+        *_conditional(ioctl, _SECOND, _any_of(_IOCTLS), matched=_ALLOW, other=_REFUSE | errno.ENOTTY),
     ]
-    # The call does nothing and reports success: memory is counted by the usual size of buffers.
-    program += _judged(setsockopt, _SECOND, of_buffer, matched=_REFUSE, other=_ALLOW)
+    # Setting the size of buffers does nothing and reports success, since memory is counted by their usual size.
+    program += _conditional(setsockopt, _SECOND, of_buffer, matched=_REFUSE, other=_ALLOW)
     for call in sockets:
-        program += _judged(call, _THIRD, of_socket, matched=_ALLOW, other=_REFUSE | errno.EAFNOSUPPORT)
+        program += _conditional(call, _THIRD, of_socket, matched=_ALLOW, other=_REFUSE | errno.EAFNOSUPPORT)
     for first, last in _ranges(machine):
         program += [_step(_AT_LEAST, first, 0, 2), _step(_ABOVE, last, 1, 0), _step(_RETURN, _ALLOW)]
     return b"".join([*program, _step(_RETURN, _NO_SUCH_CALL)])
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """Return one instruction (struct sock_filter); the jumps count instructions to leave out."""
+    """Return one instruction (struct sock_filter); jumps are numbers of instructions to skip."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
@@ -277,8 +276,8 @@ def _any_of(values: tuple[int, ...]) -> list[bytes]:
     return [_step(_EQUALS, value, len(values) - place, 0) for place, value in enumerate(values)]
 
 
-def _judged(call: int, offset: int, tests: list[bytes], *, matched: int, other: int) -> list[bytes]:
-    """Return the steps for one call, which is allowed depending on its argument at ``offset``."""
+def _conditional(call: int, offset: int, tests: list[bytes], *, matched: int, other: int) -> list[bytes]:
+    """Return the steps for a call whose argument at ``offset`` decides: ``matched`` if a test holds, or ``other``."""
     return [
         _step(_EQUALS, call, 0, len(tests) + 3),
         _step(_LOAD, offset),

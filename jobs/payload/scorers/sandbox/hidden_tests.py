@@ -1,7 +1,7 @@
-"""Hidden tests of code that a model wrote: tests and code in two sandboxes, with plain values between them.
+"""Hidden tests of code that a model wrote: tests and code run in two sandboxes, and exchange plain values only.
 
-The code may print, end its process or patch modules: results are made elsewhere. It passes only by returning the values
-that the tests expect.
+The code may print, end its process or patch modules, but the results come from the other sandbox: the code passes only
+if it returns the values that the tests expect.
 """
 
 import ast
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..atomicity import Unparsed, parsed
+from ..atomicity import Unparsed, parse_python
 from .sandbox import Program, Sandbox
 
 _HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ SOURCE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """How many of the ``expected`` tests passed, and what went wrong first."""
+    """How many of the ``expected`` tests passed, and ``why`` the first failure happened."""
 
     passed: int
     expected: int
@@ -46,18 +46,18 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
     if len(code_bytes) > SOURCE_BYTES_MAX:
         return Exam(0, expected, f"the code has more than {SOURCE_BYTES_MAX:,} bytes")
     token = secrets.token_hex(16)
-    asked_read, asked_write = os.pipe()
-    told_read, told_write = os.pipe()
+    requests_read, requests_write = os.pipe()
+    answers_read, answers_write = os.pipe()
     words = [sandbox.python, "-I", "-S"]
     candidate = Program(
-        [*words, "/in/run.py", str(asked_read), str(told_write)],
+        [*words, "/in/run.py", str(requests_read), str(answers_write)],
         {"run.py": inside("inside_candidate"), "candidate.py": code_bytes},
-        (asked_read, told_write),
+        (requests_read, answers_write),
     )
     tester = Program(
-        [*words, "/in/run.py", "hidden", str(asked_write), str(told_read), token, entry],
+        [*words, "/in/run.py", "hidden", str(requests_write), str(answers_read), token, entry],
         {"run.py": inside("inside_tests"), "tests.py": tests.encode()},
-        (asked_write, told_read),
+        (requests_write, answers_read),
     )
     ended, of_candidate = sandbox.run(tester, candidate)
     if of_candidate.how == "output":
@@ -70,7 +70,7 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
 def count_tests(tests: str) -> int:
     """Return how many tests a source has, without running it; 0 if it does not parse."""
     try:
-        tree = parsed(tests)
+        tree = parse_python(tests)
     except Unparsed:
         return 0
     count = 0
@@ -78,12 +78,12 @@ def count_tests(tests: str) -> int:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             count += node.name.startswith("test_") or node.name == "check"
         elif isinstance(node, ast.ClassDef) and any("TestCase" in ast.unparse(base) for base in node.bases):
-            count += sum(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in node.body)
+            count += sum(isinstance(item, ast.FunctionDef) and item.name.startswith("test") for item in node.body)
     return count
 
 
 def read_result(output: bytes, token: str, expected: int) -> Exam:
-    """Return the result in the last line of an output, if it has the run's token."""
+    """Return the result in the last line of an output; without the token of this run, no test counts as passed."""
     lines = output.decode(errors="replace").splitlines()
     try:
         result = json.loads(lines[-1])
@@ -102,9 +102,9 @@ def inside(name: str) -> bytes:
     return (_HERE / f"{name}.py").read_bytes()
 
 
-# Tests that come with a component run in one sandbox with it, so that it could deceive them. It cannot end early, print
-# a success, or delete or skip tests: tests are counted in their source beforehand, and each passes only when its call
-# has returned. To rule out deceit, use hidden tests.
+# Tests that come with a component run in the same sandbox as the component, which could deceive them. It cannot end
+# early, print a success, or delete or skip tests: the tests are counted in their source before, and each passes only
+# when its call has returned. To rule out deceit, use hidden tests.
 _RESULT_BYTES_MAX = 16_384
 
 
@@ -114,22 +114,22 @@ def run_stage_tests(sandbox: Sandbox, files: Mapping[str, str], test_file: str) 
     if not expected:
         return Exam(0, 0, f"{test_file} has no test")
     token = secrets.token_hex(16)
-    told_read, told_write = os.pipe()
+    answer_read, answer_write = os.pipe()
     token_read, token_write = os.pipe()
     os.write(token_write, token.encode())
     os.close(token_write)
-    os.set_blocking(told_read, False)
+    os.set_blocking(answer_read, False)
     files_in = {f"code/{path}": text.encode(errors="replace") for path, text in files.items()}
-    words = [sandbox.python, "-I", "-S", "/in/run.py", "stage", str(told_write), str(token_read), test_file]
+    words = [sandbox.python, "-I", "-S", "/in/run.py", "stage", str(answer_write), str(token_read), test_file]
     try:
-        program = Program(words, {"run.py": inside("inside_tests"), **files_in}, (told_write, token_read))
+        program = Program(words, {"run.py": inside("inside_tests"), **files_in}, (answer_write, token_read))
         (ended,) = sandbox.run(program)
         try:
-            answer = os.read(told_read, _RESULT_BYTES_MAX)
+            answer = os.read(answer_read, _RESULT_BYTES_MAX)
         except BlockingIOError:
             answer = b""
     finally:
-        os.close(told_read)
+        os.close(answer_read)
     if ended.how != "exited":
         return Exam(0, expected, f"no result: {ended.how}")
     return read_result(answer, token, expected)

@@ -1,7 +1,7 @@
-"""A script inside the sandbox: loads code that a model wrote and answers calls of its functions with plain values.
+"""A script inside the sandbox: load code that a model wrote, and answer calls of its functions with plain values.
 
 The caller is in another sandbox and gets the answers as data, so the code can change results only by its return values.
-Standard library only; the arguments are the file descriptors of requests and answers.
+The script needs the standard library only. Its arguments are the file descriptors of requests and answers.
 """
 
 import json

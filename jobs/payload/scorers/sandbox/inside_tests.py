@@ -1,10 +1,10 @@
-"""Runs inside: ``hidden`` tests, in another sandbox than the candidate, or tests of a ``stage`` with its component.
+"""A script inside the sandbox: run ``hidden`` tests of a candidate, or the tests of a ``stage`` with its component.
 
-Hidden tests call the candidate's functions remotely. Answers are parsed as literals and compared here, where no code of
-the candidate runs; the last printed line has the run's token and the number of passed tests.
+Hidden tests call the functions of the candidate, which is in another sandbox. Answers are parsed as literals and
+compared here, where no code of the candidate runs. The last printed line has the run's token and the passed tests.
 
-Tests of a stage share a process with the component. A test has passed when its call has returned; the number is
-written, with the token, to a descriptor that is read before that code is loaded. Standard library only; a script.
+Tests of a stage share a process with the component. A test has passed when its call has returned. The script reads the
+token before it loads that code, and writes it with the number to a descriptor. It needs the standard library only.
 """
 
 import ast
@@ -26,17 +26,17 @@ _FAILED_MAX = 5
 
 
 class Remote:
-    """The candidate for the tests: functions by name, which take and return plain values."""
+    """What tests see of the candidate: functions by name, which accept and return plain values."""
 
-    def __init__(self, ask: Callable[[str, Any, Any], Any], name: str) -> None:
-        self._ask, self._name = ask, name
+    def __init__(self, call: Callable[[str, Any, Any], Any], name: str) -> None:
+        self._call, self._name = call, name
 
     def __getattr__(self, name: str) -> "Remote":
-        return Remote(self._ask, f"{self._name}.{name}" if self._name else name)
+        return Remote(self._call, f"{self._name}.{name}" if self._name else name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function of this name."""
-        return self._ask(self._name, args, kwargs)
+        """Call the function of this name in the candidate, and return its value."""
+        return self._call(self._name, args, kwargs)
 
 
 def main() -> None:
@@ -50,11 +50,11 @@ def main() -> None:
 
 
 def _hidden(requests: int, answers: int, token: str, entry: str) -> None:
-    with os.fdopen(requests, "w", encoding="utf-8") as asking, os.fdopen(answers, encoding="utf-8") as replies:
+    with os.fdopen(requests, "w", encoding="utf-8") as calls, os.fdopen(answers, encoding="utf-8") as replies:
 
-        def ask(name: str, args: Any, kwargs: Any) -> Any:
-            asking.write(json.dumps({"call": name, "args": _literal(args), "kwargs": _literal(kwargs)}) + "\n")
-            asking.flush()
+        def call(name: str, args: Any, kwargs: Any) -> Any:
+            calls.write(json.dumps({"call": name, "args": _literal(args), "kwargs": _literal(kwargs)}) + "\n")
+            calls.flush()
             line = replies.readline(_LINE_MAX)
             if not line.endswith("\n"):
                 raise AssertionError("the code ended, or answered too much")
@@ -63,17 +63,17 @@ def _hidden(requests: int, answers: int, token: str, entry: str) -> None:
                 raise _error(answer)
             return ast.literal_eval(answer["value"])
 
-        candidate = Remote(ask, "")
+        candidate = Remote(call, "")
         space: dict[str, Any] = {"__name__": "tests", "candidate": candidate}
         if entry:
             space[entry] = getattr(candidate, entry)
         source = _HERE / "tests.py"
-        exec(compile(source.read_bytes(), str(source), "exec"), space)  # noqa: S102 - what it is for
+        exec(compile(source.read_bytes(), str(source), "exec"), space)  # noqa: S102 - the purpose of this script
         tests = _tests_in(space)
         if "check" in space:
             tests.append(("check", lambda: space["check"](space[entry] if entry else candidate)))
         print(_result(token, *_run(tests)), flush=True)
-        os._exit(0)  # the other side may be gone, which no longer matters
+        os._exit(0)  # at once: whether the candidate has ended does not matter now
 
 
 def _stage(answer_to: int, token_from: int, name: str) -> None:
@@ -107,7 +107,7 @@ def _error(answer: dict[str, Any]) -> Exception:
 
 
 def _tests_in(space: Mapping[str, Any]) -> list[tuple[str, Callable[[], object]]]:
-    """Return the tests among names: functions and methods that are defined as tests."""
+    """Return the tests of a module by its names: functions ``test_*``, and methods of test cases."""
     tests: list[tuple[str, Callable[[], object]]] = []
     for name, value in space.items():
         if name.startswith("test_") and inspect.isfunction(value):
@@ -128,13 +128,13 @@ def _method(kind: type[unittest.TestCase], name: str) -> Callable[[], None]:
 
 
 def _run(tests: list[tuple[str, Callable[[], object]]]) -> tuple[int, list[str]]:
-    """Return how many tests passed, and the messages of the others."""
+    """Return how many tests passed, and the messages of the failed tests."""
     passed, failed = 0, []
     for name, test in tests:
         try:
-            waits = test()
-            if inspect.iscoroutine(waits):  # called and not awaited, it would pass without having run
-                asyncio.run(waits)
+            outcome = test()
+            if inspect.iscoroutine(outcome):  # without being awaited, it would pass and never run
+                asyncio.run(outcome)
             passed += 1
         except BaseException as error:  # noqa: BLE001 - whatever a test raises, SystemExit too, is its result
             failed.append(f"{name}: {type(error).__name__}: {error}"[:300])

@@ -1,7 +1,7 @@
-"""Runs programs in a sandbox: no network, no files except the given ones, another user, and a time limit.
+"""Run programs in a sandbox of bubblewrap: without network, with listed files only, as another user, in limited time.
 
-Built on bubblewrap. Files are passed as bytes through descriptors, never as a folder of this machine: no links must be
-followed and no permissions set. The output is cut to a limit, and nothing that it claims is trusted.
+Files are passed as bytes through descriptors, never as a folder of this machine, so that no links are followed and no
+permissions matter. The output is cut to a limit, and is not trusted.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ _READ_BYTES = 65_536
 _FIRST_UID = 60_000
 _REAP_SECONDS = 10
 _COUNT_SECONDS = 0.1
-_PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  # to find the tools, and systemd; none gets inside
+# Variables for the tools outside the sandbox and for systemd; the program inside gets none of them.
+_PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 _INSIDE_UID = "1000"
-# A process that has joined an empty session keyring of the kernel, and becomes the command. Where there are no keys, or
-# a container forbids them (ENOSYS, EPERM), none can leak. Code inside can read the environment of the
-# command, which is its first process.
+# This process joins an empty session keyring of the kernel, and becomes the command. If the kernel has no keys, or a
+# container forbids them (ENOSYS, EPERM), none can leak. It sets PATH only, since code inside can read the environment.
 _WITHOUT_KEYS = """
 import ctypes, errno, os, sys
 kernel = ctypes.CDLL(None, use_errno=True)
@@ -38,12 +38,12 @@ if kernel.syscall(number, 1, None) < 0 and ctypes.get_errno() not in (errno.ENOS
     sys.exit("no session keyring: " + os.strerror(ctypes.get_errno()))
 os.execvpe(sys.argv[1], sys.argv[1:], {"PATH": os.environ["PATH"]})
 """
-_TMP = "/tmp"  # noqa: S108 - the one inside, which is not shared
+_TMP = "/tmp"  # noqa: S108 - the folder inside the sandbox, which is not shared
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to run: its command, its files by path below ``/in``, and descriptors that it inherits."""
+    """A program to run: its command, its files by path below ``/in``, and descriptors ``keeps`` that it inherits."""
 
     words: Sequence[str]
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -52,10 +52,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A sandbox that has been tried; see :func:`jobs.payload.scorers.sandbox.sandbox.open_sandbox`.
+    """A sandbox that has passed a probe; see :func:`open_sandbox`.
 
-    ``python`` is the interpreter inside; ``drop_to`` the user id that root changes to, None where we are not root.
-    ``has_proc``: whether ``/proc`` is inside; the kernel mounts none where a container or a unit covers parts of it.
+    ``python`` is the interpreter inside; ``drop_to`` is the user id that root changes to, None if we are not root.
+    ``has_proc``: whether ``/proc`` is inside; the kernel refuses to mount it where a container covers parts of it.
     """
 
     python: str
@@ -71,7 +71,7 @@ class Sandbox:
         return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory counted ten times a second')}"
 
     def close(self) -> None:
-        """Remove the control groups that were created for it."""
+        """Remove the control groups of the sandbox."""
         self.confinement.leave()
 
     def run(self, *programs: Program) -> list[confine.SandboxEnded]:
@@ -89,17 +89,17 @@ class Sandbox:
                     os.close(number)
             _watch(started, deadline, self.limits, counted=self.confinement.kind == "rlimits")
         finally:
-            for one in started:
-                one.end()
+            for process in started:
+                process.end()
             for number in chain.from_iterable(kept):  # of programs that could not be started
                 os.close(number)
-        return [one.ended() for one in started]
+        return [process.ended() for process in started]
 
     def command(self, words: Sequence[str], files: Mapping[str, int], calls: int) -> list[str]:
-        """Return the command line; ``files``, by path below /in, and ``calls``, their filter, are descriptors."""
+        """Return the command line; ``files``, by path below /in, and ``calls``, the seccomp filter, are descriptors."""
         limits = self.limits
-        # A core of one byte: nothing is written, and no handler of the machine is started, as it would be for none.
-        # Where the machine allows none at all, as in the service, only root could allow that byte.
+        # A core limit of one byte: no core is written, and no handler of the machine starts, as it would with limit 0.
+        # If the hard limit is 0, as in the service, only root could raise it.
         core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
         bounds = (
             f"--nproc={limits.processes} --as={limits.process_bytes} --fsize={limits.file_bytes} --core={core}"
@@ -119,7 +119,7 @@ class Sandbox:
             *("--dev", "/dev"),
             *("--size", str(limits.file_bytes), "--tmpfs", _TMP, "--size", str(limits.file_bytes), "--tmpfs", "/box"),
             *_options_of(files),
-            # Last, so that nothing is writable but the two above.
+            # These come last, so that only the two folders above are writable.
             *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),
             *("--setenv", "PATH", "/usr/bin", "--setenv", "HOME", _TMP, "--setenv", "LANG", "C.UTF-8", "--"),
             # Code inside can write the memory of its first process, bubblewrap, which therefore gets the same limits.
@@ -146,7 +146,7 @@ class Sandbox:
 
 
 def _in_memory(content: bytes, opened: contextlib.ExitStack) -> int:
-    """Return the descriptor of a file in memory, which ``opened`` closes."""
+    """Return the descriptor of a file in memory with ``content``; ``opened`` closes it."""
     number = os.memfd_create("given", 0)
     opened.callback(os.close, number)
     with open(number, "wb", closefd=False) as stream:
@@ -159,7 +159,7 @@ class _Started:
     """A running program, with its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
+        assert process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
         self.process = process
         self.stream = process.stdout
         self.output = bytearray()
@@ -173,8 +173,8 @@ class _Started:
             self.how = "output"
         return bool(piece) and self.how is None
 
-    def takes_too_much(self, limits: confine.SandboxLimits) -> bool:
-        """Return whether it uses more memory, or more files in memory, than a run may."""
+    def exceeds_memory(self, limits: confine.SandboxLimits) -> bool:
+        """Return whether the program uses more memory, or more files in memory, than its limits."""
         pid = self.process.pid
         files = max(files_of(pid, folder) for folder in (_TMP, "/box"))
         if memory_bytes(pid) > limits.total_bytes or files > limits.files:
@@ -182,28 +182,28 @@ class _Started:
         return self.how == "memory"
 
     def end(self) -> None:
-        """Kill all its processes and wait for the end."""
+        """Kill all processes of the program, and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(_REAP_SECONDS)
         self.stream.close()
 
     def ended(self) -> confine.SandboxEnded:
-        """Return how it ended."""
+        """Return how the program ended."""
         status = self.process.returncode
-        # Within, a signal shows as 128 and its number, as in a shell.
+        # A signal inside the sandbox gives the status 128 + its number, as in a shell.
         how: confine.How = self.how or ("exited" if 0 <= status < 128 else "killed")
         return confine.SandboxEnded(how, status, bytes(self.output))
 
 
 def _watch(started: Sequence[_Started], deadline: float, limits: confine.SandboxLimits, *, counted: bool) -> None:
-    """Read all outputs until all programs have ended or one exceeds a limit; with ``counted`` also of memory."""
+    """Read all outputs until all programs have ended or one exceeds a limit; ``counted``: also count their memory."""
     with selectors.DefaultSelector() as waiting:
-        for one in started:
-            waiting.register(one.stream, selectors.EVENT_READ, one)
+        for program in started:
+            waiting.register(program.stream, selectors.EVENT_READ, program)
         while waiting.get_map():
             left = deadline - stopwatch()
-            if counted and any(one.takes_too_much(limits) for one in started):
+            if counted and any(program.exceeds_memory(limits) for program in started):
                 return
             for key, _ in waiting.select(min(left, _COUNT_SECONDS) if counted else left) if left > 0 else ():
                 if not key.data.read(limits.output_bytes):
@@ -212,21 +212,21 @@ def _watch(started: Sequence[_Started], deadline: float, limits: confine.Sandbox
                     return
             if left <= 0:
                 break
-    for one in started:
+    for program in started:
         try:
-            one.process.wait(max(0.0, deadline - stopwatch()))
+            program.process.wait(max(0.0, deadline - stopwatch()))
         except subprocess.TimeoutExpired:
-            one.how = "timeout"
+            program.how = "timeout"
 
 
 def interpreters() -> list[str]:
-    """Return the interpreters that may run inside; first the system's, which every user can read."""
+    """Return the interpreters that may run inside, the system's first, because every user can read it."""
     own = str(Path(sys.executable).resolve())
     return [path for path in dict.fromkeys(["/usr/bin/python3", own]) if Path(path).exists()]
 
 
 def free_uid() -> int | None:
-    """Return a user id without an account, for root to change to; None if we are not root."""
+    """Return a user id without an account, to which root can change; None if we are not root."""
     if os.geteuid():
         return None
     used = {entry.pw_uid for entry in pwd.getpwall()}
@@ -252,8 +252,8 @@ def _system(python: str) -> list[str]:
             words += ["--symlink", f"usr/{name}", f"/{name}"]
         elif path.is_dir():
             words += ["--ro-bind", f"/{name}", f"/{name}"]
-    for place in ("/etc/ld.so.cache", "/etc/alternatives"):
-        words += ["--ro-bind-try", place, place]
+    for path in (Path("/etc/ld.so.cache"), Path("/etc/alternatives")):
+        words += ["--ro-bind-try", str(path), str(path)]
     if not python.startswith("/usr/"):
         prefix = str(Path(python).parents[1])
         words += ["--ro-bind", prefix, prefix]
@@ -278,14 +278,14 @@ def _check(files: Mapping[str, bytes]) -> None:
             raise ValueError(f"{path!r} is no path below the folder of the given files")
 
 
-# The memory that a sandbox uses, summed here where no control group bounds it.
+# The memory that a sandbox uses; it is summed here if no control group limits it.
 _PROC = Path("/proc")
 _SOCKET_BYTES = 2 * 212_992  # net.core.wmem_default and rmem_default
-_COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count once among those who share them
+_COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # memory without a file; each process counts its part of shared pages
 
 
 def memory_bytes(root: int) -> int:
-    """Return the bytes of memory of a process and its descendants; those that end during the count are not counted."""
+    """Return the bytes of memory of a process and its descendants; a process that ends meanwhile does not count."""
     inside = _inside(root)
     return sum(_memory_of(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
 
@@ -320,7 +320,7 @@ def _family(root: int) -> list[int]:
                 continue
             children.setdefault(int(stat.rpartition(") ")[2].split()[1]), []).append(int(entry.name))
     family = [root]
-    for pid in family:  # it grows while it is read
+    for pid in family:  # the list grows during the loop
         family += children.get(pid, [])
     return family
 
@@ -334,7 +334,7 @@ def _memory_of(pid: int) -> int:
 
 
 def _held_by_sockets(net: Path) -> int:
-    """Return an upper limit of the bytes in all sockets of a network: their buffers, and the queues of TCP."""
+    """Return an upper bound of the bytes in all sockets of a network: their buffers, and the queues of TCP."""
     try:
         count = int(net.joinpath("sockstat").read_text().split()[2])
         rows = [row.split() for name in ("tcp", "tcp6") for row in net.joinpath(name).read_text().splitlines()[1:]]
@@ -343,9 +343,9 @@ def _held_by_sockets(net: Path) -> int:
     return count * _SOCKET_BYTES + sum(int(queue, 16) for row in rows for queue in row[4].split(":"))
 
 
-# Before anything else is run in a sandbox, a probe checks that it prevents what it must prevent.
+# Before any other program runs in a sandbox, a probe checks that the sandbox prevents what it must prevent.
 _PROBE_LIMITS = confine.SandboxLimits(wall_seconds=15.0, cpu_seconds=5, processes=16)
-# Each attempt must fail inside; the probe prints those that did not.
+# Each attempt must fail inside; the probe prints the attempts that succeeded.
 _PROBE = """
 import ctypes, os, socket
 held = []
@@ -384,12 +384,12 @@ print("probe", os.getuid(), ",".join(held) or "none", flush=True)
 os._exit(0)
 """
 _FOR_BWRAP = "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns"
-_MORE_OF_THEM = "allow user namespaces: sysctl user.max_user_namespaces must not be 0"
-_REMEDIES = {  # by what bubblewrap's message holds
+_ALLOW_NAMESPACES = "allow user namespaces: sysctl user.max_user_namespaces must not be 0"
+_REMEDIES = {  # by a part of bubblewrap's message
     "uid map": _FOR_BWRAP,
     "RTM_NEWADDR": _FOR_BWRAP,
-    "ENOSPC": _MORE_OF_THEM,
-    "No space left": _MORE_OF_THEM,
+    "ENOSPC": _ALLOW_NAMESPACES,
+    "No space left": _ALLOW_NAMESPACES,
     "not permitted": "in a container, allow user namespaces: its seccomp profile forbids unshare",
 }
 
@@ -400,22 +400,22 @@ def open_sandbox(limits: confine.SandboxLimits | None = None) -> Sandbox:
     check_tools()
     confinement = confine.confine(limits)
     try:
-        held = _probed(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
+        sandbox = _probed(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
     except BaseException:
         confinement.leave()
         raise
-    return replace(held, limits=limits)
+    return replace(sandbox, limits=limits)
 
 
 def check_sandbox() -> str:
-    """Return a short description of the sandbox of this machine, for doctor. Raises SandboxMissing."""
+    """Return a short description of this machine's sandbox for ``doctor``. Raises SandboxMissing."""
     sandbox = open_sandbox()
     sandbox.close()
     return sandbox.text
 
 
 def _probed(sandbox: Sandbox) -> Sandbox:
-    """Return the sandbox with the first interpreter that runs inside and passes. Raises SandboxMissing."""
+    """Return the sandbox with the first interpreter that runs inside and passes the probe. Raises SandboxMissing."""
     output = b""
     for has_proc, python in product((True, False), interpreters()):
         tried = replace(sandbox, python=python, has_proc=has_proc)
