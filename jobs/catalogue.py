@@ -1,7 +1,7 @@
 """The catalogue: model definitions in TOML become job specs, or errors that name file, key, value and remedy.
 
-A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, and any number of ``[[jobs]]``, and of
-``[[ab]]`` (see :mod:`jobs.catalogue`)::
+A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, and any number of ``[[jobs]]`` and of
+``[[ab]]`` (see :class:`AbTest`)::
 
     [[jobs]]
     name = "ufm"
@@ -13,7 +13,7 @@ A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, 
     mixture = { domain = "ufm", extra_share = 0.3 }
     after = { job = "uff-main", fraction = 0.2 }
 
-A job file for ``schedctl queue add`` is one such table without its heading.
+A job file for ``schedctl queue add`` is one table of ``[[jobs]]`` without its heading.
 """
 
 import re
@@ -44,13 +44,13 @@ class Catalogue:
 
     @property
     def test_sets(self) -> tuple[str, ...]:
-        """The sources of the sets by which quality gates judge the jobs, sorted; without those made of a corpus."""
+        """The sources of the test sets of all jobs, sorted; without test sets that are made from a corpus."""
         sources = {spec.evaluation.test_set.source for spec in self.jobs if spec.evaluation is not None}
         return tuple(sorted(sources - {HELD_OUT}))
 
 
 def read_catalogue(paths: Iterable[Path]) -> Catalogue:
-    """Read models files as one: names are unique across them. Raises ProblemsFound with the problems of all."""
+    """Return the catalogue of all models files, whose names must be unique. Raises ProblemsFound with all problems."""
     problems: list[Problem] = []
     jobs: list[tuple[str, JobSpec]] = []
     keywords: dict[str, tuple[str, ...]] = {}
@@ -75,7 +75,7 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
 
 
 def job_from_toml(path: Path) -> JobSpec:
-    """Read one job file. Raises ProblemsFound. The queue checks whether the job that it waits for exists."""
+    """Return the job of a job file. Raises ProblemsFound. The queue checks that the job it waits for exists."""
     return job_from_table(read_toml(path), str(path))
 
 
@@ -157,7 +157,7 @@ def _gates(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
 
 
 def chain_of(name: str, gates: Mapping[str, Gate | None]) -> list[str]:
-    """Return a job and the jobs that it waits for, in order, up to one that waits for none or is repeated."""
+    """Return a job and the jobs that it waits for, in order; the last waits for no job, is unknown, or is repeated."""
     chain = [name]
     while (gate := gates.get(chain[-1])) is not None and chain[-1] not in chain[:-1]:
         chain.append(gate.parent)
@@ -200,7 +200,7 @@ def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
     if other is not None:
         root = other.partner if other.partner != name else partner
         return f"{partner} shares its hours with {other.partner} already. Let one of them keep the rest, as {root}"
-    total = sum(one.percent for one in shares.values() if one is not None and one.partner == partner)
+    total = sum(each.percent for each in shares.values() if each is not None and each.partner == partner)
     if total >= 100:
         return f"those who share with {partner} take {total:g} % together. Leave {partner} something of its hours"
     return ""
@@ -245,8 +245,8 @@ def _day(value: Any) -> int:
 class AbTest:
     """An A/B test: whether ``models`` are better if trained with ``change``, keys of their definitions.
 
-    Each is trained unchanged (arm a) and changed (arm b), with each of ``seeds``, to ``target_step``, on a ``weekday``
-    (Monday is 0) in ``zone``.
+    Each model is trained unchanged (arm a) and changed (arm b), with each of ``seeds``, to ``target_step``, on a
+    ``weekday`` (Monday is 0) in ``zone``.
     """
 
     name: Annotated[
@@ -268,12 +268,12 @@ class AbTest:
 
     @property
     def sweep(self) -> str:
-        """The sweep that all of its jobs belong to."""
+        """The name of the sweep to which all jobs of the test belong."""
         return f"ab-{self.name}"
 
 
 def arm_of(job: str, test: str) -> tuple[str, str, int] | None:
-    """Return model, arm and seed of a run's job; None if it is not of this test."""
+    """Return the model, arm and seed of a job; None if the job is not of this test."""
     match = _ARM.fullmatch(job)
     return (match[1], match[3], int(match[4])) if match and match[2] == test else None
 

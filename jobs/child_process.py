@@ -6,17 +6,18 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+# Variables that every child process gets.
 _ALWAYS = re.compile(
     r"PATH|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|"
     r"(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy"
 )
-OF_A_PERSON = re.compile(r"HOME|USER|LOGNAME|XDG_[A-Z_]+|SSH_AUTH_SOCK|KRB5CCNAME|SLURM_CONF")
 # Variables for programs that log in to other systems as the current user.
+OF_A_PERSON = re.compile(r"HOME|USER|LOGNAME|XDG_[A-Z_]+|SSH_AUTH_SOCK|KRB5CCNAME|SLURM_CONF")
 _NOTHING = re.compile(r"(?!)")
 
 
 def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of paths, proxies and certificates, those whose name ``keep`` matches, and ``more``."""
+    """Return the environment of a child: _ALWAYS, variables whose name matches ``keep``, and ``more``."""
     kept = {name: text for name, text in os.environ.items() if _ALWAYS.fullmatch(name) or keep.fullmatch(name)}
     return kept | dict(more or {})
 

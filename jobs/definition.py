@@ -12,11 +12,11 @@ from jobs.duration import show_duration
 from jobs.nouns.keys import TableKey, Wrong, is_remote, keys_of, paths
 from jobs.problem import Problem, as_toml, did_you_mean
 
-_IN_FULL = (specs.JobSpec, specs.Needs, specs.Evaluation, specs.StartFrom)  # written with their default values
+_IN_FULL = (specs.JobSpec, specs.Needs, specs.Evaluation, specs.StartFrom)  # their default values are written too
 
 
 def table_of(spec: specs.JobSpec) -> dict[str, Any]:
-    """Return the table of a job, without unset keys, from which :func:`job_from_table` makes ``spec`` again."""
+    """Return the table of a job, without unset keys; :func:`job_from_table` makes ``spec`` of it again."""
     table = written_table(spec)
     if spec.gate is not None and spec.gate.step is None:
         table["after"]["fraction"] = spec.gate.fraction
@@ -38,7 +38,7 @@ def whole_of(spec: specs.JobSpec) -> str:
 
 
 def written_table(record: Any) -> dict[str, Any]:
-    """Return the table that people would write for a dataclass with rules."""
+    """Return the table that people would write for a dataclass whose fields have rules."""
     kind: Any = type(record)
     empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, specs.JobSpec) else ("", {})
     table = {}
@@ -70,7 +70,7 @@ def _value(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            # TOML's basic strings are JSON's, except for the one control character that JSON does not escape.
+            # A basic string of TOML is a string of JSON, except for the control character that JSON does not escape.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
             return f"[{', '.join(map(_value, value))}]"
@@ -80,9 +80,9 @@ def _value(value: Any) -> str:
             return repr(value)
 
 
-TABLES_MAX = 50  # of a list of tables, such as [[gates]]
-_OF_STEPS = {"target_step", "steps_per_hour"}  # not for single-session jobs
-_TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
+TABLES_MAX = 50  # entries of a list of tables, such as [[gates]]
+_OF_STEPS = {"target_step", "steps_per_hour"}  # keys that single-session jobs must not have
+_TRAINER = "trainers/finetune.py"  # the trainer whose command line the adviser can read
 OLD_NAMES = {one.old: one.key for one in keys_of(specs.JobSpec) if one.old}
 """Keys of a job by their old names, which still work."""
 
@@ -93,14 +93,14 @@ _INPUT = re.compile(r"\{input:(\w*)\}", re.ASCII)
 
 
 def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's table merged over another one; old and new name of a key replace each other."""
-    there = {OLD_NAMES.get(key, key) for key in after}
-    return {**{key: value for key, value in before.items() if OLD_NAMES.get(key, key) not in there}, **after}
+    """Return the table ``before``, updated by ``after``; the old and the new name of a key replace each other."""
+    replaced = {OLD_NAMES.get(key, key) for key in after}
+    return {**{key: value for key, value in before.items() if OLD_NAMES.get(key, key) not in replaced}, **after}
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Reads the table of one job; ``label`` prefixes keys in errors, ``problems`` collects the errors."""
+    """Reads the table of one job. ``label`` is put before keys in errors, ``problems`` collects the errors."""
 
     file: str
     label: str
@@ -115,7 +115,7 @@ class Definition:
                 self._wrong(key, table[key], "a job that is run whole has one step, which is all of it", "leave it out")
             table |= dict.fromkeys(_OF_STEPS, 1)
         values = self._values(specs.JobSpec, table)
-        if whole:  # its only step takes the given time, so that it gets no shorter session
+        if whole:  # its only step takes the whole time, so that it never gets a shorter session
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
         self._check_commands(values)
@@ -131,7 +131,7 @@ class Definition:
         return spec if len(self.problems) == before else None
 
     def record(self, kind: Any, table: Any, path: str = "") -> Any:
-        """Return the dataclass of a table; None if there were errors."""
+        """Return the dataclass ``kind`` that a table describes; None if there were errors."""
         if not isinstance(table, dict):
             keys = ", ".join(one.key for one in keys_of(kind))
             self._wrong(path, table, "this must be a table", f"known keys are {keys}")
@@ -143,7 +143,7 @@ class Definition:
         return record if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a table with the adviser's values for a job of our trainer."""
+        """Return a table, with the adviser's values for missing keys if the job uses our trainer."""
         command, inputs = table.get("command"), table.get("inputs", {})
         left_out = {"needs", "steps_per_hour", "checkpoint"} - set(table) - (_OF_STEPS if "whole" in table else set())
         if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
@@ -217,7 +217,7 @@ class Definition:
             self._wrong("target_step", target, "it is no rung of halving", f"write one of {rungs}")
 
     def _check_commands(self, values: Mapping[str, Any]) -> None:
-        """Report what the job's commands use and cannot have: inputs, and for our trainer a TPU."""
+        """Report inputs that the job's commands use and the job lacks, and a TPU for our trainer."""
         needs = values["needs"]
         if needs and needs.accelerator != "gpu" and any(word.endswith(_TRAINER) for word in values["command"] or ()):
             why, remedy = "finetune needs torch with CUDA, and does not run on a TPU", "leave it out"
@@ -233,7 +233,7 @@ class Definition:
                 self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
 
     def _values(self, kind: type, table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        """Return the fields of a dataclass from a table, with defaults."""
+        """Return the values of all fields of a dataclass: from a table, else their defaults."""
         keys = keys_of(kind)
         accepted = [name for one in keys for name in (one.key, one.old) if name]
         for key in table:
@@ -263,7 +263,7 @@ class Definition:
             return default
 
     def _inner(self, one: TableKey, value: Any, path: str) -> Any:
-        """Return the record of an inner table, or a list of them; None for "off" and for {} without required keys."""
+        """Return the record of a table, or a tuple for a list; "off", and {} if keys are required, mean the default."""
         if one.many:
             if not isinstance(value, list) or len(value) > TABLES_MAX:
                 why = f"this must be a list of at most {TABLES_MAX} tables"
@@ -277,7 +277,7 @@ class Definition:
         return one.default if record is None else record
 
     def _with_absolute_paths(self, value: Any) -> Any:
-        """Return a value with absolute paths; in a job file, paths are relative to it."""
+        """Return a value with absolute paths; paths in a job file are relative to the file."""
         match value:
             case tuple():
                 return tuple(map(self._with_absolute_paths, value))
@@ -289,14 +289,13 @@ class Definition:
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
-        text = (
-            "" if key == "secrets" else as_toml(value)
-        )  # a secret that was written here by mistake must not get into a log
+        # A secret that was written into ``secrets`` by mistake must not get into a log.
+        text = "" if key == "secrets" else as_toml(value)
         self.problems.append(Problem(self.file, full, text, why, remedy))
 
 
 def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield contradicting keys of an inner table, with reason and remedy."""
+    """Yield the keys of an inner table that contradict each other, with reason and remedy."""
     match record:
         case specs.Gate() if {"fraction", "step"} <= set(table):
             yield "", "it has both fraction and step", "keep one of them"
@@ -333,7 +332,7 @@ RANGES = {key: one.rule.range for key, one in paths(specs.JobSpec).items() if on
 
 
 def bounded(spec: specs.JobSpec) -> tuple[specs.JobSpec, tuple[str, ...]]:
-    """Return ``spec`` with all numbers moved into their ranges, and a text for each that was changed."""
+    """Return ``spec`` with all numbers moved into their ranges, and a text about each number that was changed."""
     words: list[str] = []
     spec = _bounded(spec, "", words)
     if words and spec.needs.devices_min > spec.needs.devices_max:

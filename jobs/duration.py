@@ -6,11 +6,11 @@ from datetime import datetime
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "m": 60, "s": 1}
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(min|[wdhms])\s*")
 _SECONDS_MAX = 100 * 366 * 86_400
-_TEXT_MAX = 100  # characters; a person writes no longer duration
+_TEXT_MAX = 100  # characters
 
 
 def parse_duration(value: object) -> int:
-    """Return the seconds of ``"12h"``, ``"1h 30m"`` or a bare number. Raises ValueError with the reason."""
+    """Return the seconds of ``"12h"``, ``"1h 30m"`` or a plain number. Raises ValueError with the reason."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError('a duration is written like "12h", "90m" or "1h 30m"')
     if isinstance(value, str) and len(value) > _TEXT_MAX:
@@ -52,7 +52,7 @@ def _parse(text: str) -> int:
     return round(total)
 
 
-YEAR_3000 = 32_503_680_000
+YEAR_3000 = 32_503_680_000  # UTC seconds
 _INSTANT_MAX = 100  # characters
 
 
@@ -78,8 +78,8 @@ def parse_instant(value: object) -> int:
     return seconds
 
 
-# Cycles say when the next job is expected: "thursday 09:00" is weekly at that time (UTC), "12d" is 12 days after the
-# last one.
+# A cycle says when the next job is expected: "thursday 09:00" is weekly at that time (UTC), "12d" is 12 days after
+# the last job.
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY, _WEEK = 86_400, 604_800
 _FIRST_MONDAY = 4 * _DAY  # 1970 began on a Thursday
@@ -104,7 +104,7 @@ def parse_cycle(value: object) -> str:
 
 
 def coming(cycle: str, last: int | None, now: int, until: int) -> tuple[int, ...]:
-    """Return the expected instants after ``now`` and before ``until``; () for a distance without a ``last`` one."""
+    """Return the UTC seconds of a cycle in (now, until); () for a distance without a ``last`` job."""
     weekly = _WEEKLY.fullmatch(cycle)
     if weekly:
         into_week = DAYS.index(weekly[1]) * _DAY + int(weekly[2]) * 3_600 + int(weekly[3]) * 60
@@ -114,5 +114,5 @@ def coming(cycle: str, last: int | None, now: int, until: int) -> tuple[int, ...
     else:
         distance = parse_duration(cycle)
         first = last + distance
-    behind = max(0, (now - first) // distance + 1)
-    return tuple(range(first + behind * distance, until, distance))
+    passed = max(0, (now - first) // distance + 1)
+    return tuple(range(first + passed * distance, until, distance))

@@ -1,7 +1,7 @@
-"""Reports of a lane, read from untrusted documents.
+"""Read the reports of a lane from untrusted documents.
 
-A heartbeat and a result (``result.json``) are one kind of document; only the result has an outcome. Documents of older
-payloads are read too: missing fields are None. docs/your-own-training.md lists what is accepted.
+Heartbeats and results (``result.json``) have the same form; only a result has an outcome. Documents of older payloads
+are read too: missing fields are None. docs/your-own-training.md lists what is accepted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ _LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at", "w
 
 
 def _answer_of(*reader: Any) -> Any:
-    """Return an optional field, with the function of bounds that reads it and its bounds."""
+    """Return an optional field; ``reader`` is the function of ``bounds`` that validates it, with its arguments."""
     return field(default=None, metadata={"reader": reader})
 
 
@@ -34,11 +34,11 @@ def _metric(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMetrics:
-    """What the driver reports of GPUs; None: not reported. Shares are 0 to 1.
+    """What the driver reports about GPUs; None: not reported. Shares are 0 to 1.
 
     ``gpu_memory_bytes`` is the peak of one GPU, ``gpu_busy`` the mean share of the last minute in which they worked,
-    ``gpu_watts`` the power of all together. ``gpu_throttled`` is the share of the samples, one a minute, in which heat
-    or the brake of the hardware slowed one of them down.
+    ``gpu_watts`` the power of all GPUs together. ``gpu_throttled`` is the share of the samples, one per minute, in
+    which heat or the power brake of the hardware slowed a GPU down.
     """
 
     gpu_memory_bytes: int | None = _answer_of(bounds.whole, 0, bounds.BYTES_MAX)
@@ -47,12 +47,12 @@ class GpuMetrics:
     gpu_throttled: float | None = _metric("gpu_throttled")
 
 
-GPU_METRICS = tuple(one.name for one in fields(GpuMetrics))
+GPU_METRICS = tuple(entry.name for entry in fields(GpuMetrics))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse(GpuMetrics):
-    """Metrics of GPUs that have ``vram_gib`` of memory each; 0: unknown."""
+    """Metrics of GPUs with ``vram_gib`` of memory each; 0: unknown."""
 
     vram_gib: float = 0.0
 
@@ -73,8 +73,8 @@ class GpuUse(GpuMetrics):
 class Telemetry(GpuMetrics):
     """Metrics of training steps.
 
-    ``tokens_per_second`` counts the tokens of whole rows, ``padding`` is the share of them that is not trained on. 90 %
-    of the last steps took at most ``step_seconds_p90``.
+    ``tokens_per_second`` counts the tokens of whole rows, ``padding`` is the share of these tokens that is not trained
+    on. 90 % of the last steps took at most ``step_seconds_p90``.
     """
 
     tokens_per_second: float | None = _metric("tokens_per_second")
@@ -85,7 +85,7 @@ class Telemetry(GpuMetrics):
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A checkpoint that a session found damaged; ``manifest`` is a key of its own job."""
+    """A checkpoint that a session found damaged; ``manifest`` is its key, of the session's own job."""
 
     manifest: str
     why: str
@@ -95,9 +95,9 @@ class Accusation:
 class LaneReport(Telemetry):
     """What a lane reported. Instants are UTC seconds, spans seconds, both of the scheduled clock; None: not reported.
 
-    ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are the mean of saves, ``command_at`` is the start
-    of the command. ``longest_quiet_seconds`` is the longest time between new steps. ``outcome`` and the following
-    fields are only in a result: ``waits_until`` is how long the lane waits for another job's order, if it does.
+    ``setup_seconds`` end with the first step, ``checkpoint_seconds`` is the mean time of a save, ``command_at`` is the
+    start of the command. ``longest_quiet_seconds`` is the longest time between new steps. ``outcome`` and all fields
+    after it are only in a result: ``waits_until`` is until when the lane waits for the order of another job.
     """
 
     run: str
@@ -131,8 +131,8 @@ class LaneReport(Telemetry):
 
     def document(self) -> dict[str, Any]:
         """Return the report as the payload writes it, in plain JSON types."""
-        result = {"format": FORMAT, **{one.name: getattr(self, one.name) for one in fields(self)}}
-        result["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
+        result = {"format": FORMAT, **{entry.name: getattr(self, entry.name) for entry in fields(self)}}
+        result["bad_manifests"] = [{"manifest": bad.manifest, "why": bad.why} for bad in self.bad_manifests]
         result["devices"] = list(self.devices)
         if self.outcome is None:
             for name in _LAST_WORD:
@@ -143,7 +143,7 @@ class LaneReport(Telemetry):
 def read_report(
     document: Any, run: str, lane: int, job: str, *, last_word: bool = False
 ) -> tuple[LaneReport, Sequence[bounds.Rejection]]:
-    """Return the report of ``job``'s lane and the rejected fields. Raises Unfit for another lane or format."""
+    """Return a lane's report (``last_word``: its result) and the rejected fields. Raises Unfit for another lane."""
     if not isinstance(document, dict):
         raise bounds.Unfit("not an object")
     for name, own in (("format", FORMAT), ("run", run), ("lane", lane), ("job", job)):
@@ -151,7 +151,7 @@ def read_report(
         if value is not None and (type(value) is not type(own) or value != own):
             raise bounds.Unfit(f"{name} is {bounds.brief(value)} instead of {bounds.brief(own)}")
     reader = bounds.Reader(document)
-    said_fields: dict[str, Any] = {
+    values: dict[str, Any] = {
         entry.name: reader.read(entry.name, *entry.metadata["reader"])
         for entry in fields(LaneReport)
         if "reader" in entry.metadata and (last_word or entry.name not in _LAST_WORD)
@@ -160,7 +160,7 @@ def read_report(
         run=run,
         lane=lane,
         job=job,
-        **said_fields,
+        **values,
         phase=reader.read("phase", bounds.word, PHASES) or "",
         restored_from=reader.read("restored_from", _own_manifest, job),
         bad_manifests=_accusations(reader, document.get("bad_manifests"), job),
@@ -173,13 +173,13 @@ def read_report(
 
 
 def longest_wait(reports: Iterable[LaneReport]) -> int:
-    """Return the most seconds that lanes wait for orders after the last job of a session."""
+    """Return the longest time, in seconds, that a lane of a session waits for the order of another job; or 0."""
     waits = (report.waits_until - report.ended_at for report in reports if report.waits_until and report.ended_at)
     return max(waits, default=0)
 
 
 def kept_report(document: Any, run: str, lane: int, job: str) -> LaneReport | None:
-    """Return a report from our own database, which may be of an older version; None if it is invalid."""
+    """Return a report that our database has stored, perhaps in an older version; None if it is invalid."""
     try:
         last_word = isinstance(document, dict) and "outcome" in document
         return read_report(document, run, lane, job, last_word=last_word)[0]
@@ -197,8 +197,8 @@ def _last_word(reader: bounds.Reader, report: LaneReport, value: Any) -> LaneRep
 
 
 def _own_manifest(value: Any, job: str) -> str:
-    named = split_key(value) if isinstance(value, str) else None
-    if named is None or named[0] != job:
+    parts = split_key(value) if isinstance(value, str) else None
+    if parts is None or parts[0] != job:
         raise bounds.Unfit(f"not a manifest of {job}")
     return str(value)
 

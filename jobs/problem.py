@@ -1,16 +1,16 @@
-"""Errors that a person can act on, and problems in what a person wrote. The payload has its own."""
+"""Errors that a person can act on, and problems in files that a person wrote. The payload has its own errors."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 class UserError(Exception):
-    """Base of errors that a person can act on: ``what``, ``where``, ``why``, ``remedy``, without full stops at ends."""
+    """Base of errors that a person can act on: ``what``, ``where``, ``why``, ``remedy``, each without a full stop."""
 
     def __init__(self, what: str, why: str = "", remedy: str = "", where: str = "") -> None:
         message = ": ".join(part for part in (what, where, why) if part)
         if remedy:
-            # A command to copy, which follows a colon, is not followed by a full stop.
+            # After a colon comes a command to copy, and no full stop must follow it.
             message += f". {remedy}" + ("" if ": " in remedy or remedy.endswith(("?", ".")) else ".")
         super().__init__(message)
         self.what = what
@@ -33,7 +33,7 @@ class InvalidInput(UserError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A wrong value: ``file`` (or environment variable), ``key`` ("": the file itself), and ``line`` if known."""
+    """A wrong value: its ``file`` (or environment variable), ``key`` ("": the file itself), and ``line`` if known."""
 
     file: str
     key: str
@@ -63,8 +63,8 @@ class ProblemsFound(InvalidInput):
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return the remedy for an unknown word: the closest valid one, or all of them."""
-    from difflib import get_close_matches  # needed by messages only, and start-up time counts
+    """Return the remedy for an unknown word: the closest valid word, or all valid words."""
+    from difflib import get_close_matches  # imported here, since only messages need it and commands must start fast
 
     words = sorted(candidates)
     close = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
@@ -74,7 +74,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
 
 def as_toml(value: object, length_max: int = 80) -> str:
-    """Return a value as in a TOML file, shortened for a message; "" for a table."""
+    """Return a value as TOML, cut to ``length_max`` characters for a message; "" for a table."""
     match value:
         case None | dict() | [dict(), *_]:
             text = ""

@@ -1,7 +1,7 @@
-"""Scores of an evaluation and votes of users, read from untrusted files.
+"""Read the scores of an evaluation, and the votes of users, from untrusted files.
 
-The first line names model, checkpoint, test set and scorer; each further line is one item's value of one metric. A file
-with any error gives no scores, because the rest may be wrong too. docs/gates.md has the format.
+The first line names model, checkpoint, test set and scorer; each other line is one item's value of one metric. A file
+with any error gives no scores, because its other lines may be wrong too. docs/gates.md has the format.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class ScoresError(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One item's value of one metric, perhaps with a short text that shows why."""
+    """One item's value of one metric; ``example`` is a short text that explains it, or empty."""
 
     item: str
     cluster: str
@@ -45,7 +45,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores of a checkpoint by metric and item, tables of counts of judged metrics, and notes on the scoring."""
+    """Scores of a checkpoint by metric and item, a judge's tables of counts by metric, and notes on the scoring."""
 
     model: str
     checkpoint: str
@@ -59,10 +59,10 @@ class Scores:
 def read_scores(
     stream: BinaryIO, *, model: str, checkpoint: str, test_set: str, items: Mapping[str, Item] | None = None
 ) -> Scores:
-    """Read the score file of this model, checkpoint and test set. Raises ScoresError for the first error.
+    """Return the scores in a file, which must be of this model, checkpoint and test set. Raises ScoresError.
 
-    With ``items``, a metric must have a value of each item, and ``metric.domain`` of each item of that domain; clusters
-    are those of the set.
+    With ``items``, a metric must have a value of each item, ``metric.domain`` of each item of that domain, and clusters
+    must be those of the set.
     """
     reading = _Reading(stream)
     header = reading.header()
@@ -80,7 +80,7 @@ def read_scores(
 
 
 class _Reading:
-    """Reads line by line, and enforces the limits."""
+    """Reads a score file line by line, and enforces the limits."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -88,7 +88,7 @@ class _Reading:
         self.line = 0
 
     def header(self) -> Mapping[str, Any]:
-        """Return the first line."""
+        """Return the object of the first line."""
         document = self._next()
         if document is None:
             raise ScoresError(0, "the file is empty", "look into the evaluation's log: the scorer wrote nothing")
@@ -98,7 +98,7 @@ class _Reading:
         return document
 
     def scores(self, items: Mapping[str, Item] | None) -> dict[str, dict[str, Score]]:
-        """Return all further lines."""
+        """Return the scores of all other lines, by metric and item."""
         result: dict[str, dict[str, Score]] = {}
         clusters: dict[str, str] = {}
         while (document := self._next()) is not None:
@@ -165,7 +165,7 @@ class _Reading:
 
 
 def _check_whole(by_metric: Mapping[str, Mapping[str, Score]], items: Mapping[str, Item]) -> None:
-    """Raise ScoresError for a metric without some items, which may be the failed ones."""
+    """Raise ScoresError for a metric without a value of some items, which may be the items that failed."""
     domains: dict[str, set[str]] = {}
     for item in items.values():
         domains.setdefault(item.domain, set()).add(item.id)
@@ -206,7 +206,7 @@ def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(clean(note, EXAMPLE_MAX) for note in value)
 
 
-VOTES_MAX = 100_000  # of one version
+VOTES_MAX = 100_000  # votes of one version
 VOTES_BYTES_MAX = 256 << 20
 VOTE_BYTES_MAX = 4_096
 
@@ -221,7 +221,7 @@ class VotesError(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One request, or one pair of answers: whether the promoted version was worse, or failed."""
+    """One vote on a request or a pair of answers; ``worse``: the promoted version was worse, or failed."""
 
     cluster: str
     worse: bool

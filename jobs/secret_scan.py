@@ -1,9 +1,7 @@
 """Scan files before an upload for keys, tokens, passwords and, on request, personal data.
 
-A finding never contains the value.
-
-Values are allowed by their digests, in a file that is committed with the code. The digest is slow to compute, so that
-passwords cannot be guessed from it.
+A finding never contains the value. A person can allow values: a file that is committed with the code has their digests.
+A digest is slow to compute, so that passwords cannot be guessed from it.
 """
 
 import hashlib
@@ -20,14 +18,14 @@ from jobs.size import counted
 ALLOWED_NAME = ".sched-allowed-secrets"
 _ALLOWED_BYTES_MAX = 1 << 20
 _HEADING = "# Values that may be uploaded, by digest; `--allow-secrets` adds to this file. Commit it.\n"
-_ROUNDS = 100_000  # of a digest; 50 ms
+_ROUNDS = 100_000  # rounds of a digest, which take about 50 ms
 _FINDINGS_MAX = 200
 _LISTED = 20
 _PIECE_BYTES = 1 << 20
 _MATCH_BYTES = 4_096  # pieces overlap by as much
 _NAME_BYTES = 60  # bytes before a value that are searched for the name of its variable
 _BINARY_BYTES = 8_192
-_DISTINCT_MIN = 6  # minimum of different characters in a real secret, unlike an example
+_DISTINCT_MIN = 6  # a value with fewer different characters is an example, not a secret
 _BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
 PERSONAL = ("e-mail address", "phone number", "IBAN", "card number")
 """The kinds of personal data that can be found."""
@@ -50,7 +48,7 @@ class _Detectors:
         self.placeholders = re.compile(tables["placeholders"].encode())
 
     def is_secret(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
-        """Return whether a match is no example, and has a valid checksum or, as a password, a name before it."""
+        """Return whether a match is real: not an example, with a valid checksum, and a name before a password."""
         value = match[1]
         if self.placeholders.search(value) or len(set(value)) < _DISTINCT_MIN:
             return False
@@ -60,8 +58,8 @@ class _Detectors:
             return True
         if not (re.search(rb"\d", value) and re.search(rb"[A-Za-z]", value)) or re.search(rb"(?i)passw|secret", value):
             return False
-        named = self.names.search(data, max(0, match.start() - _NAME_BYTES), match.start())
-        return kind != "password" or named is not None
+        name = self.names.search(data, max(0, match.start() - _NAME_BYTES), match.start())
+        return kind != "password" or name is not None
 
 
 def _is_personal(kind: str, chars: str) -> bool:
@@ -97,7 +95,7 @@ class SecretsFound(Refusal):
         self._digests = digests
 
     def allow(self) -> str:
-        """Add the values' digests to the allowed ones; return what was done. Raises OSError."""
+        """Add the digests of the values to the allowed values; return what was done, as text. Raises OSError."""
         heading = "" if self._allowed.exists() else _HEADING
         with self._allowed.open("a", encoding="utf-8") as stream:
             stream.write(heading + "".join(f"{digest} {about}\n" for digest, about in self._digests.items()))
@@ -105,9 +103,9 @@ class SecretsFound(Refusal):
 
 
 class SecretScan:
-    """Scans the files of ``source``, a folder or a file; the list of allowed values is in it, or beside the file.
+    """Scans the files of ``source``, a folder or a file; the list of allowed values is in it or beside the file.
 
-    ``personal`` are the kinds of personal data to find, see :data:`PERSONAL`.
+    ``personal`` has the kinds of personal data to find, see :data:`PERSONAL`.
     """
 
     def __init__(self, source: Path, personal: Collection[str] = ()) -> None:
@@ -118,7 +116,7 @@ class SecretScan:
         self._digests: dict[str, str] = {}
         self._path = ""
         self._data = b""
-        self._begin = 0  # offset in `_data` of the text that was not scanned yet
+        self._begin = 0  # where in `_data` the text begins that was not scanned yet
         self._line = 1
         self._values: set[bytes] = set()
         self._binary = self._wide = False

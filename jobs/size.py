@@ -1,4 +1,4 @@
-"""Bytes and counts as text, equal on all screens."""
+"""Byte sizes and counts as text, in one form for all commands and pages."""
 
 
 def size(count: int) -> str:

@@ -1,7 +1,7 @@
-"""JobSpec: what is trained, and what it needs. It knows no platform, quota or database.
+"""JobSpec: what is trained, and what the training needs. This module knows no platform, quota or database.
 
-A key of a job is a field with its rule (:mod:`jobs.nouns.keys`), from which files, command line and storage are
-derived.
+A key of a job is a field with a rule (:mod:`jobs.nouns.keys`). Files, the command line and the database derive from
+these fields.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from jobs.nouns.pool import Pool
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
-# Inputs of which the artifact store has only a list of files, and whose list it is.
+# Inputs for which the artifact store has only a listing of files: the kind of listing by scheme.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
-LONGEST_SECONDS = 1_800  # default maximum time of an evaluation
-WITHIN_SECONDS = 172_800  # default time from queueing to its end, long enough for hours that training leaves
-HELD_OUT = "corpus:held-out"  # test set: the held-out texts of the model's own corpus
+LONGEST_SECONDS = 1_800  # default for the longest time of an evaluation
+WITHIN_SECONDS = 172_800  # default time from queueing to the end, so long that it may use hours that training leaves
+HELD_OUT = "corpus:held-out"  # a test set: the held-out texts of the model's own corpus
 _WEEK = 604_800
 _ANY_CHECKPOINT = 1e-6  # fraction of the parent's target that its first checkpoint reaches
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The job may start when ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
+    """The job may start when ``parent`` has a checkpoint of ``step``, or of ``fraction`` (0 to 1) of its target."""
 
     parent: Annotated[str, keys.TEXT, Key("job", old="parent")]
     fraction: Annotated[float, keys.FRACTION] = 0.0
@@ -36,13 +36,13 @@ class Gate:
         return self.fraction * target_step if self.step is None else self.step
 
     def words(self) -> str:
-        """Return what the job waits for, as text."""
+        """Return what the job waits for, as text such as ``uff at 50%``."""
         return f"{self.parent} at {f'{self.fraction:.0%}' if self.step is None else f'step {self.step:,}'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The job gets ``percent`` of the device hours of all that share with ``partner``, which gets the rest."""
+    """The job gets ``percent`` of the device hours of all jobs that share with ``partner``, which gets the rest."""
 
     partner: Annotated[str, keys.NAME, Key("with")]
     percent: Annotated[float, number(1, 99, "% of the hours of both")]
@@ -61,7 +61,7 @@ class StartFrom:
 
     @property
     def gate(self) -> Gate:
-        """What the job waits for."""
+        """The gate that the job waits for."""
         fractions = {"newest": _ANY_CHECKPOINT, "accepted": _ANY_CHECKPOINT, "done": 1.0}
         return Gate(self.parent, fractions[self.at] if isinstance(self.at, str) else self.at)
 
@@ -70,7 +70,7 @@ class StartFrom:
 class Needs:
     """What a session must have: devices (a range, from which the plan chooses), memory per device, number format.
 
-    ``accelerator`` says which devices the command can use: only a TPU, any device but a TPU (``gpu``), or any.
+    ``accelerator`` says which devices the command can use: TPUs only, all devices except TPUs (``gpu``), or all.
     """
 
     devices_min: Annotated[int, keys.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")] = 1
@@ -86,17 +86,17 @@ class Needs:
     ] = "gpu"
 
     def fits(self, pool: Pool) -> bool:
-        """Return whether the devices of a pool are of the right kind, with the needed memory and number format."""
+        """Return whether the devices of a pool have the right kind, enough memory, and the number format."""
         of_kind = self.accelerator in {"any", pool.kind}
         return of_kind and self.vram_gib <= pool.vram_gib and self.dtype in pool.dtypes
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The full corpus, plus ``extra_share`` of data of the ``domain``.
+    """The training data: the full corpus, plus ``extra_share`` of the data of the ``domain``.
 
-    ``corpus`` is the version, empty until the first launch. The next generation takes a newer one if ``renew`` is
-    ``restart``; if it is ``update``, only when a person updates the job.
+    ``corpus`` is the version, empty until the first launch. The next generation uses a newer version if ``renew`` is
+    ``restart``; with ``update``, only after a person updates the job.
     """
 
     domain: Annotated[str | None, keys.TEXT] = None
@@ -115,12 +115,12 @@ _SPAN_OR_OFF = or_off(_SPAN)
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """When a session makes no progress. None: derived from what is known; 0: never.
+    """When a session counts as stalled. None: the daemon derives the limit; 0: the rule is off.
 
     ``first_progress_seconds``: from the command's start to its first report or checkpoint. ``no_progress_seconds``:
-    from one new step to the next. A command that ran ``checkpoint_seconds`` must have saved. Limits of consecutive
-    reports with a ``loss_nan``, and of consecutive sessions that end with the ``same_error``. GPUs must not be less
-    busy than the share ``idle_below`` for ``idle_seconds``.
+    from one new step to the next. A command that ran ``checkpoint_seconds`` must have saved. ``loss_nan`` limits the
+    reports in a row with a loss that is not finite, ``same_error`` the sessions in a row that end with the same error.
+    GPUs must not be less busy than the share ``idle_below`` for ``idle_seconds``.
     """
 
     first_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
@@ -139,9 +139,9 @@ _AIM = one_of("this says whether a lower or a higher metric is better", "low", "
 class StopRule:
     """When the job has learned enough and ends as done at its best checkpoint, before its target step.
 
-    ``metric`` is one of its checkpoints; ``aim`` says which direction is better. Training ends when ``patience``
+    ``metric`` is a metric of its checkpoints; ``aim`` says which direction is better. Training ends when ``patience``
     checkpoints in a row did not improve it by ``least``, or when it reaches ``value`` (0 and None: never), or when
-    three forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
+    three forecasts in a row say with the certainty ``forecast`` that the target step will not reach ``value``.
     """
 
     metric: Annotated[
@@ -162,9 +162,9 @@ class StopRule:
 class Halving:
     """Successive halving of a sweep: ``candidates`` jobs train to the first of ``rungs``, which are steps.
 
-    The best one in ``factor``, by ``metric``, trains on to the next rung, and so on. The device seconds of the sweep
-    stay within ``budget_seconds`` (the largest of its jobs'). ``left_at`` is the rung, from 0, at which the job left
-    the comparison: others were better, or a person lets it train to the end.
+    Of every ``factor`` jobs the best, by ``metric``, trains on to the next rung, and so on. The sweep uses at most
+    ``budget_seconds`` of device time (the largest value of its jobs). ``left_at`` is the rung, from 0, at which the job
+    left the comparison: others were better, or a person lets it train to the end.
     """
 
     metric: Annotated[str, keys.TEXT]
@@ -180,9 +180,9 @@ class Halving:
 class Code:
     """The folder in which a job's command runs.
 
-    ``source`` is a folder of this machine; ``revision`` is a git commit of it, or empty for its present content. The
-    rest is known once it is packed: ``digest`` names its files in the artifact store, ``commit`` is the checked-out one
-    (empty without git), ``dirty``: the content differs from it.
+    ``source`` is a folder of this machine; ``revision`` is a git commit, or empty for the present content. The other
+    fields are set when the folder is packed: ``digest`` names its files in the artifact store, ``commit`` is the
+    checked-out commit (empty without git), ``dirty`` says that the content differs from that commit.
     """
 
     source: Annotated[str, keys.PATH, Key("repository")]
@@ -196,12 +196,12 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a job, in a folder named by the variable ``SCHED_INPUT_<NAME>``.
+    """An input of a job; in a session the variable ``SCHED_INPUT_<NAME>`` has its folder.
 
     ``source`` is a folder of this machine or of a bucket (``s3://``), a repository of the Hub (``hf:``), or
-    ``kaggle-model:`` or ``kaggle-dataset:``. The rest is known once it is pinned: ``digest`` names its files or their
-    list, ``revision`` is the commit or version; ``at_home``: only the daemon's token may download it, so that sessions
-    get it from the artifact store.
+    ``kaggle-model:`` or ``kaggle-dataset:``. The other fields are set when the input is pinned: ``digest`` names its
+    files or their listing, ``revision`` is the commit or version. ``at_home``: only the daemon's token may download it,
+    so that sessions get it from the artifact store.
     """
 
     name: str
@@ -214,12 +214,12 @@ class Input:
 
     @property
     def kind(self) -> str:
-        """What its digest names: its files (``input``), or a list of files at ``hub`` or ``kaggle``."""
+        """What its digest names: its files (``input``), or a listing of files at ``hub`` or ``kaggle``."""
         return _LISTED.get(self.source.partition(":")[0], "input")
 
 
 EVALUATE: Literal["evaluate"] = "evaluate"
-"""The role of a job that scores a version; it trains nothing."""
+"""The role of a job that scores a version and does not train."""
 
 TEST_SET = "set"
 """The input name of an evaluation's test set, and its key in a job's definition."""
@@ -239,9 +239,9 @@ class Evaluation:
     """How checkpoints of a model are scored: a command in a single session.
 
     It is queued when the shares ``at`` of the target are saved (1: all), takes at most ``longest_seconds``, and should
-    end ``within_seconds`` after it was queued (None: planned like training). ``test_set`` is pinned like an input;
-    HELD_OUT with each evaluation. An accepted version is promoted automatically or by a ``person``. ``votes`` is a file
-    of users' votes on the promoted version, which is rolled back if more than the ``usual`` share is shown to be worse.
+    end ``within_seconds`` after it was queued (None: planned like training). ``test_set`` is pinned like an input, but
+    HELD_OUT at each evaluation. An accepted version is promoted automatically or by a ``person``. ``votes`` is a file
+    of users' votes on the promoted version: it is rolled back if more than the ``usual`` share is shown to be worse.
     """
 
     command: Annotated[tuple[str, ...], keys.COMMAND]
@@ -265,14 +265,14 @@ _MARGIN = number(-(10**9), 10**9)
 
 @dataclass(frozen=True, slots=True)
 class QualityGate:
-    """A gate on one metric.
+    """A quality gate on one metric.
 
-    ``threshold`` needs at least ``minimum`` or at most ``maximum``, of the mean (``point``) or the cautious end of its
-    interval (``lower``). The others compare with the promoted version: ``better`` must be shown to be better,
-    ``no_harm`` not be shown to be worse, ``not_worse`` be shown to be worse by less than ``margin``. For ``better`` and
-    ``no_harm`` a ``margin`` is the smallest difference of interest. ``aim`` says which direction is better. A gate
-    fails if more than ``leak_limit`` of the test set was seen in training, unless ``leak`` is ``report``, the default
-    of HELD_OUT, which was compared with the corpus when that was built.
+    ``threshold``: the mean (``point``), or the cautious end of its interval (``lower``), is at least ``minimum`` or at
+    most ``maximum``. The other kinds compare with the promoted version. ``better``: it is shown to be better.
+    ``no_harm``: it is not shown to be worse. ``not_worse``: it is shown to be worse by less than ``margin``. For the
+    first two, ``margin`` is the smallest difference of interest. ``aim`` says which direction is better. A gate fails
+    if more than ``leak_limit`` of the test set was seen in training, unless ``leak`` is ``report``, the default of
+    HELD_OUT, which is compared with the corpus when that is built.
     """
 
     metric: Annotated[
@@ -300,7 +300,7 @@ class QualityGate:
 
     @property
     def compares(self) -> bool:
-        """Whether it needs a promoted version."""
+        """Whether the gate needs a promoted version to compare with."""
         return self.kind != "threshold"
 
 
@@ -308,10 +308,10 @@ class QualityGate:
 class Requirements:
     """The packages that a job's command imports and that an image may lack.
 
-    ``source`` is the file that lists them. The rest is known once they are locked: ``digest`` names the lock in the
-    artifact store, ``targets`` are its Pythons and platforms, ``packages`` their largest number. Sessions download at
-    most ``fetched_bytes``, and ``image_bytes`` more if the image's packages do not satisfy it, the largest of which is
-    ``image_largest``; 0 if sizes are unknown.
+    ``source`` is the file that lists them. The other fields are set when they are locked: ``digest`` names the lock in
+    the artifact store, ``targets`` has its Pythons and platforms, ``packages`` is their largest number. Sessions fetch
+    at most ``fetched_bytes``, and ``image_bytes`` more if the image's packages do not satisfy the lock, the largest of
+    which is ``image_largest``; 0 if sizes are unknown.
     """
 
     source: str
@@ -324,7 +324,7 @@ class Requirements:
 
 
 def _source(kind: type[Code] | type[Requirements], why: str, remedy: str) -> Rule:
-    """Return the rule of a path; an empty one means none."""
+    """Return the rule of a path, which makes a ``kind``; an empty path means None."""
     text = matching("(?s).*", why, remedy)
     return Rule(lambda value: kind(text.read(value)) if value != "" else None, _source_table, place=True)
 
@@ -340,7 +340,7 @@ def _inputs(value: Any) -> tuple[Input, ...]:
 
 
 _CODE = _source(Code, "this must be a folder, or a repository and a commit", 'write it like code = "."')
-_INPUTS = Rule(_inputs, lambda inputs: {one.name: one.source for one in inputs}, place=True)
+_INPUTS = Rule(_inputs, lambda inputs: {each.name: each.source for each in inputs}, place=True)
 _REQUIREMENTS = _source(
     Requirements, "this must be a file that asks for packages", 'write it like requirements = "requirements.txt"'
 )
@@ -350,9 +350,9 @@ _REQUIREMENTS = _source(
 class JobSpec:
     """The definition of one job.
 
-    ``weight`` is the value of one productive hour relative to other jobs. ``steps_per_hour`` is the prior on the
-    reference device, ``device_speedup`` the prior speed-up of n devices (index n - 1) over one; measurements replace
-    both. ``{python}`` and ``{payload}`` in ``command`` are replaced where the job runs.
+    ``weight`` is the value of one productive hour relative to other jobs. ``steps_per_hour`` is an estimate for the
+    reference device, ``device_speedup`` of the speed-up of n devices (index n - 1) over one; measurements replace
+    both. The session replaces ``{python}`` and ``{payload}`` in ``command``.
     """
 
     name: Annotated[str, keys.NAME, Option("Name of the job. Default for a script: that of its folder.")]
@@ -373,8 +373,8 @@ class JobSpec:
     needs: Needs = Needs()
     mixture: Mixture | None = None  # None: no corpus at all
     gate: Annotated[Gate | None, Key("after", old="gate")] = None
-    start_from: StartFrom | None = None  # then the gate is its gate
-    share: Share | None = None  # of the hours that it has together with another job
+    start_from: StartFrom | None = None  # if it is set, its gate replaces ``gate``
+    share: Share | None = None  # its share of the hours that it has together with another job
     pools: Annotated[
         tuple[str, ...], keys.STRINGS, Option("A pool it may use; may be repeated. Default: any.", "--pool", "POOL")
     ] = ()
@@ -404,7 +404,7 @@ class JobSpec:
         _REQUIREMENTS,
         Option("The packages it needs. Default: requirements.txt of a script's folder.", metavar="FILE"),
     ] = None
-    # Where the platform runs containers that a launch can choose (SageMaker); empty: the pool's.
+    # A container image, on platforms where a launch can choose it (SageMaker); empty: the pool's image.
     image: Annotated[
         str,
         matching(
@@ -413,22 +413,22 @@ class JobSpec:
             'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"',
         ),
     ] = ""
-    image_python: Annotated[  # empty: what the image's name tells
+    image_python: Annotated[  # empty: as in the image's name
         str, matching(r"(?a)(3\.\d{1,2})?", "this is no version of Python", 'write it like "3.12"')
     ] = ""
-    secrets: Annotated[  # names of variables; the values are the daemon's or the platform's to give
+    secrets: Annotated[  # names of variables; the daemon or the platform provides the values
         tuple[str, ...], keys.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
     ] = ()
-    budget_seconds: Annotated[  # None: whatever its quotas leave
+    budget_seconds: Annotated[  # None: only quotas limit its hours
         int | None,
         span(60, 10 * 365 * 86_400),
         Option("Device hours that it may use, or all jobs of a --halving sweep, such as 12h.", "--budget", "TIME"),
     ] = None
-    agent: str = ""  # who added it, if that was a coding agent
-    halving: Halving | None = None  # None: it trains to its target step, whatever the others of its sweep reach
+    agent: str = ""  # the coding agent that added the job; empty: a person did
+    halving: Halving | None = None  # None: it trains to its target step, however the other jobs of its sweep do
     sweep: Annotated[str, keys.NAME] = ""  # the sweep that it belongs to; lists show a sweep as one row
-    expects: Annotated[str, keys.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
-    whole: Annotated[  # no checkpoints: its only step is the whole run, in one session
+    expects: Annotated[str, keys.CYCLE] = ""  # when the next generation is due; empty: learned from the queue
+    whole: Annotated[  # True: it has no checkpoints, and its only step is the whole run in one session
         bool,
         Rule(keys.SESSION.read, lambda whole: whole or None),
         Option(
@@ -438,4 +438,4 @@ class JobSpec:
         ),
     ] = False
     evaluation: Evaluation | None = None  # None: it is not evaluated
-    gates: tuple[QualityGate, ...] = ()  # with an evaluation at least one
+    gates: tuple[QualityGate, ...] = ()  # at least one if it has an evaluation

@@ -1,4 +1,4 @@
-"""Read TOML files, with clear errors, and find the line of a key."""
+"""Read TOML files with clear errors, and find the line of a key."""
 
 import re
 import tomllib
@@ -33,12 +33,12 @@ Keys = tuple[str | int, ...]
 
 
 def placed(problem: Problem) -> Problem:
-    """Return a problem with the line of its key, or of the table around it, if it is known."""
+    """Return a problem with the line of its key, or of the table around the key, if the line can be found."""
     return replace(problem, line=line_of(problem.file, problem.key)) if problem.line is None else problem
 
 
 def line_of(file: str, key: str) -> int | None:
-    """Return the line of a dotted key (list entries by name or number), else of its table; None without a file."""
+    """Return the line of a dotted key (with list entries by name or index), else of its table; None if not found."""
     path = Path(file)
     if not path.is_file():  # a pipe can be read only once
         return None
@@ -52,30 +52,31 @@ def line_of(file: str, key: str) -> int | None:
 
 
 def _where(document: Any, key: str) -> Keys:
-    """Return the keys and indexes of a dotted key, as far as they exist in the document."""
+    """Return the keys and indexes that a dotted key means, as far as they exist in the document."""
     path: list[str | int] = []
     while key:
-        here = [(at, word, inner) for at, word, inner in _entries(document) if f"{key}.".startswith(f"{word}.")]
-        if not here:
+        matches = [(at, word, inner) for at, word, inner in _entries(document) if f"{key}.".startswith(f"{word}.")]
+        if not matches:
             break
-        at, word, document = max(here, key=lambda one: len(one[1]))
+        at, word, document = max(matches, key=lambda match: len(match[1]))
         path.append(at)
         key = key[len(word) + 1 :]
     return tuple(path)
 
 
 def _entries(document: Any) -> list[tuple[str | int, str, Any]]:
-    """Return (key or index, its word, value) of each entry; list entries also by their name."""
+    """Return (key or index, its word in a dotted key, value) of each entry; list entries also by their name."""
     if isinstance(document, dict):
         return [(key, str(key), inner) for key, inner in document.items()]
     if not isinstance(document, list):
         return []
-    named = [(at, str(one["name"]), one) for at, one in enumerate(document) if isinstance(one, dict) and "name" in one]
-    return [*named, *((at, str(at), one) for at, one in enumerate(document))]
+    items = list(enumerate(document))
+    by_name = [(at, str(item["name"]), item) for at, item in items if isinstance(item, dict) and "name" in item]
+    return [*by_name, *((at, str(at), item) for at, item in items)]
 
 
 def _lines(text: str) -> dict[Keys, int]:
-    """Return the first line of each table and key."""
+    """Return the number of the first line of each table and key, by path."""
     result: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     table: Keys = ()
@@ -98,7 +99,7 @@ def _lines(text: str) -> dict[Keys, int]:
 
 
 def _inside(path: Keys, parts: list[str], counts: dict[Keys, int]) -> Keys:
-    """Return the path of a table, with the index of the newest entry of each list in it."""
+    """Return the path of a table, with the index of the newest entry after each list."""
     for part in parts:
         path = (*path, part)
         path = (*path, counts[path]) if path in counts else path

@@ -1,1 +1,1 @@
-"""Resume certificates: whether a script that is interrupted on this machine continues as if it had not been."""
+"""Resume certificates: whether a script that is interrupted on this machine continues as if it had run through."""

@@ -1,4 +1,4 @@
-"""Certificate: the strikes on a script in turn, and what they showed, as a document and a badge beside the script."""
+"""Certificate: run each strike on a script, and write the results as a document and a badge beside the script."""
 
 import hashlib
 import json
@@ -22,8 +22,8 @@ from jobs.spec import Code
 
 FORMAT = 1
 _FILE_ENDS = (".certificate.json", ".certificate.svg")
-_LEAST_SECONDS = 0.3  # of training, so that strikes fall into the middle of it
-_STEPS_MOST = 5_000
+_LEAST_SECONDS = 0.3  # the shortest training that a strike can interrupt in the middle
+_STEPS_MAX = 5_000
 _CONTRACT = "The three changes that a script needs are in docs/your-own-training.md"
 _COLOURS = {"E0": "#2e7d32", "E1": "#558b2f", "E2": "#b26a00", "failed": "#b00020"}
 _BADGE = (
@@ -36,7 +36,7 @@ _BADGE = (
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How a script resumes; ``level`` is the worst of its strikes, ``deterministic`` whether two runs are the same."""
+    """How a script resumes; ``level`` is the worst of all strikes, ``deterministic``: two runs are equal."""
 
     level: str
     target_step: int
@@ -45,13 +45,13 @@ class Certificate:
     skipped: tuple[str, ...]
 
     def document(self, script: str, words: tuple[str, ...], code: str, now: int) -> dict[str, Any]:
-        """Return it as JSON has it; ``code`` is the digest of the folder, ``now`` in UTC seconds."""
+        """Return the certificate for JSON; ``code`` is the digest of the folder, ``now`` is in UTC seconds."""
         strikes = [
             {
                 "name": result.strike.name,
                 "level": result.level,
                 "resumed_from": result.resumed_from,
-                "findings": [{**one._asdict(), "repair": REPAIRS[one.kind].remedy} for one in result.findings],
+                "findings": [{**each._asdict(), "repair": REPAIRS[each.kind].remedy} for each in result.findings],
             }
             for result in self.results
         ]
@@ -63,10 +63,10 @@ class Certificate:
 def certify(
     script: ScriptUnderTest, tell: Callable[[str], None], *, adapt: bool, strikes: tuple[Strike, ...] = STRIKES
 ) -> Certificate:
-    """Run the script without and with each strike, and report the result of each.
+    """Run the script without and with each strike; return the certificate, and report each result by ``tell``.
 
     ``adapt`` raises the target step until training takes long enough to be interrupted. Raises Refusal for a script
-    that does not do its part without any strike, OSError.
+    that breaks the training contract without any strike, and OSError.
     """
     script, plan = _planned(script, tell, adapt=adapt)
     results: list[StrikeResult] = []
@@ -96,10 +96,10 @@ def _planned(
     while True:
         tell(f"Without an interruption, to step {script.target_step}, twice ...")
         first, files, setup, seconds = _straight(script)
-        if not adapt or seconds >= _LEAST_SECONDS or script.target_step >= _STEPS_MOST:
+        if not adapt or seconds >= _LEAST_SECONDS or script.target_step >= _STEPS_MAX:
             break
         more = max(2.0, 1.5 * _LEAST_SECONDS / max(seconds, 0.01))
-        script = replace(script, target_step=min(_STEPS_MOST, round(script.target_step * more)))
+        script = replace(script, target_step=min(_STEPS_MAX, round(script.target_step * more)))
     second, others, again, _ = _straight(script)
     reported = sorted(first)
     steps: dict[When, int] = {"middle": script.target_step // 3, "save": script.target_step // 2}
@@ -111,7 +111,7 @@ def _planned(
 
 
 def _straight(script: ScriptUnderTest) -> tuple[dict[int, dict[str, float]], dict[str, str], float, float]:
-    """Return what an uninterrupted run reported and saved, and the seconds of its set-up and of its training."""
+    """Return the values and the digests of an uninterrupted run, and the seconds of its set-up and of its training."""
     run = ScriptRun(script)
     try:
         in_time = run.end()
@@ -128,16 +128,16 @@ def _straight(script: ScriptUnderTest) -> tuple[dict[int, dict[str, float]], dic
 
 
 def _obstacle(strike: Strike, script: ScriptUnderTest, plan: StrikePlan) -> str:
-    """Return why a strike cannot be tried, or nothing."""
+    """Return why a strike cannot be tried; "" if it can."""
     if max(strike.devices) > len(script.devices):
         return "there are no two devices here"
     return "no held_out_loss is reported" if strike.when not in {*plan.steps, "import", "first"} else ""
 
 
 def devices_here(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the numbers of this machine's devices that a script may use; only the first if none can be listed."""
-    if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return tuple(named.split(","))
+    """Return the numbers of this machine's devices that a script may use; ("0",) if none can be listed."""
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(visible.split(","))
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
@@ -146,7 +146,7 @@ def devices_here(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of the files of a folder that a job would get. Raises CodeError."""
+    """Return a digest of those files of a folder that a job would get as its code. Raises CodeError."""
     digest = hashlib.sha256()
     for name in sorted(names(Code(str(folder)))):
         kind, data = read(folder, os.fsencode(name), CODE_LIMITS.bytes) or ("", b"")
@@ -155,23 +155,23 @@ def folder_digest(folder: Path) -> str:
 
 
 def files_of(script: Path, folder: Path | None = None) -> Iterator[Path]:
-    """Yield where document and badge of a script's certificate are, beside it unless in another folder."""
+    """Yield the paths of a certificate's document and badge: in ``folder``, or else beside the script."""
     return ((folder or script.parent) / f"{script.name}{end}" for end in _FILE_ENDS)
 
 
 def write_certificate(document: Mapping[str, Any], script: Path, folder: Path | None) -> list[Path]:
-    """Write document and badge of a script's certificate; return where. Raises OSError."""
-    places = list(files_of(script, folder))
+    """Write the document and the badge of a certificate; return their paths. Raises OSError."""
+    paths = list(files_of(script, folder))
     level = document["level"]
-    places[0].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    places[1].write_text(_BADGE.format(level, _COLOURS[level]), encoding="utf-8")
-    return places
+    paths[0].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    paths[1].write_text(_BADGE.format(level, _COLOURS[level]), encoding="utf-8")
+    return paths
 
 
 def lacks_certificate(script: Path, folder: Path) -> str:
-    """Return why a script has no certificate that it resumes, as a sentence goes on after its name; else nothing.
+    """Return why a script lacks a valid certificate, as the rest of a sentence after its name; "" if it has one.
 
-    Raises CodeError when the folder cannot be read.
+    Raises CodeError if the folder cannot be read.
     """
     try:
         document = read_json(read_bounded(next(files_of(script))))

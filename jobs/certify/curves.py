@@ -1,4 +1,4 @@
-"""Curves: what a resumed run reported and saved, against a run that was never interrupted."""
+"""Curves: compare what a resumed run reported and saved with a run that was never interrupted."""
 
 import json
 import math
@@ -13,21 +13,21 @@ from jobs.lane_report import GPU_METRICS
 from jobs.payload.store.manifest import sha256_file
 
 _TIMINGS = {"step", "tokens_per_second", "step_seconds_p90", *GPU_METRICS}
-_ROUNDING = 1e-6  # relative: what another order of additions changes
+_ROUNDING = 1e-6  # largest relative change by another order of additions
 _JUMP = 3.0  # standard deviations
-_WINDOW = 200  # steps by which data are recognised
-_LEAST = 3  # losses that are recognised
-_NEAR = 50  # steps around the interruption, whose losses show how large noise is there
-_ALIKE = 5.0  # correlation of losses, in its standard deviations by chance
+_WINDOW = 200  # steps whose losses are compared to recognise data
+_LEAST = 3  # losses that are needed for that
+_NEAR = 50  # steps before and after the interruption whose losses show the noise
+_ALIKE = 5.0  # least correlation of equal data, in standard deviations of the correlation of random losses
 
 Curve = Mapping[int, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Uninterrupted:
-    """Two runs that were not interrupted: values by step, digests of the last checkpoint's files, and their noise.
+    """Two runs without an interruption: the values of the first by step, and digests of its last checkpoint's files.
 
-    ``noise`` is by how much the two differ, by name of the value; ``steady`` are the files that are equal in both.
+    ``noise`` has the largest difference of both runs by name of the value, ``steady`` the files that are equal in both.
     """
 
     values: Curve
@@ -37,12 +37,12 @@ class Uninterrupted:
 
     @property
     def deterministic(self) -> bool:
-        """Whether the two runs are the same, bit for bit."""
+        """Whether both runs are bit-identical."""
         return not any(self.noise.values()) and self.steady == self.files.keys()
 
 
 def uninterrupted(first: Curve, second: Curve, files: Mapping[str, str], other: Mapping[str, str]) -> Uninterrupted:
-    """Return what two uninterrupted runs have in common, and how far they are apart."""
+    """Return the first of two uninterrupted runs, with the differences between them."""
     noise: dict[str, float] = {}
     for step in first.keys() & second.keys():
         for name, apart in _apart(first[step], second[step]).items():
@@ -51,7 +51,7 @@ def uninterrupted(first: Curve, second: Curve, files: Mapping[str, str], other: 
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the digests of a checkpoint's files by name, without its metrics."""
+    """Return the SHA-256 of a checkpoint's files by name, without its metrics."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "meta.json")
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in paths}
 
@@ -59,9 +59,9 @@ def digests(folder: Path) -> dict[str, str]:
 def compare(
     resumed: Curve, files: Mapping[str, str], since: int, straight: Uninterrupted, *, moved: bool = False
 ) -> tuple[str, list[ResumeFinding]]:
-    """Return how exactly a run continued from step ``since``: its level, and what is wrong.
+    """Return the level of a run that continued from step ``since``, and its findings.
 
-    One that ``moved`` to other devices adds up in another order; what is less than the loss' own noise is no finding.
+    A run that ``moved`` to other devices adds in another order: differences below the noise of the loss do not count.
     """
     steps = sorted(step for step in resumed.keys() & straight.values.keys() if step > since)
     near = (values for step, values in sorted(straight.values.items()) if abs(step - since) <= _NEAR)
@@ -94,19 +94,19 @@ def _named(
     spread: float,
     unlike: Sequence[tuple[int, str]],
 ) -> ResumeFinding:
-    """Return the finding for a run that differs, named by how it differs at which steps."""
+    """Return the finding for a run that differs; its kind follows from which values differ, and at which steps."""
     step, name = unlike[0]
     ours, theirs = resumed[step][name], straight.values[step][name]
     log = json.dumps({"step": step, **{key: value for key, value in resumed[step].items() if key != "step"}})
     text = f"{name} is {ours:.6g} at step {step} and {theirs:.6g} without the interruption"
     size = abs(ours - theirs) / spread if spread and name == "loss" else 0.0
-    measured = [one for one in steps if _loss(straight, one) and "loss" in resumed[one]]
-    losses = [resumed[one]["loss"] for one in measured]
+    measured = [each for each in steps if _loss(straight, each) and "loss" in resumed[each]]
+    losses = [resumed[each]["loss"] for each in measured]
     at, same, own, best = _place_of(losses[:_WINDOW], measured, straight)
     alike = _ALIKE / math.sqrt(min(_WINDOW, len(losses)) or 1)
     sized = f"{text}, {size:.2g} standard deviations of the loss" if size else text
     kind, message = "other_numbers", sized
-    # Weights that were wrong at the first loss would be wrong at all that follow.
+    # Weights that are wrong at the first loss are wrong at all later losses.
     if len(measured) > 1 and step > since + 1 and [*unlike] == [(measured[0], "loss")]:
         kind, message = "first_mean", f"{text}; all that follows is the same, so it is a mean over fewer steps"
     elif same:
@@ -124,9 +124,9 @@ def _named(
 
 
 def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterrupted) -> tuple[int, bool, float, float]:
-    """Return where else the uninterrupted run has losses like these: after which step, and whether they are equal.
+    """Return the step after which the uninterrupted run has the losses most like these, and whether they are equal.
 
-    Also how well losses without their trend correlate with those of the same steps, and with the best others.
+    Also return the correlations, without trends, with losses of the same steps, and with losses after that step.
     """
     if len(losses) < _LEAST:
         return 0, False, 0.0, 0.0
@@ -145,7 +145,7 @@ def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterru
 
 
 def _without_trend(losses: Sequence[float]) -> list[float]:
-    """Return losses without their trend: each less the mean of it and its neighbours."""
+    """Return losses without their trend: each loss minus the mean of itself and its four neighbours."""
     windows = (losses[max(0, at - 2) : at + 3] for at in range(len(losses)))
     return [loss - sum(window) / len(window) for loss, window in zip(losses, windows, strict=True)]
 
@@ -156,13 +156,13 @@ def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _spread(losses: Sequence[float]) -> float:
-    """Return the standard deviation of one loss' noise, from the changes between steps."""
+    """Return the standard deviation of the noise of one loss, from the changes between steps."""
     changes = [after - before for before, after in pairwise(losses)]
     return stdev(changes) / math.sqrt(2) if len(changes) > 1 else 0.0
 
 
 def _apart(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Return how far the values of two reports are apart; a value that is no number in both is the same."""
+    """Return the absolute differences of two reports by name; a value that is NaN in both does not differ."""
     names = sorted((one.keys() & other.keys()) - _TIMINGS, key=lambda name: name != "loss")
     both = {name: (one[name], other[name]) for name in names}
     return {n: 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b) for n, (a, b) in both.items()}

@@ -8,7 +8,7 @@ EXACT, SAME_STATE, INEXACT, FAILED = LEVELS = ("E0", "E1", "E2", "failed")
 
 
 class Repair(NamedTuple):
-    """The level of a kind of finding, and its repair."""
+    """The level of a kind of finding, and how a person repairs the script."""
 
     level: str
     remedy: str
@@ -50,7 +50,7 @@ class ResumeFinding(NamedTuple):
 
     @property
     def level(self) -> str:
-        """The level of its kind, one of LEVELS."""
+        """The level of the finding, one of LEVELS."""
         return REPAIRS[self.kind].level
 
 

@@ -1,4 +1,4 @@
-"""Strikes: interruptions of a script, and the checks of what it has saved."""
+"""Strikes: interrupt a script in many ways, and check what it has saved and how it continues."""
 
 import resource
 import signal
@@ -15,12 +15,12 @@ When = Literal["import", "first", "middle", "evaluation", "save"]
 Deed = Literal["SIGTERM", "SIGKILL", "SIGUSR1", "full disk"]
 
 _ASK_SECONDS = 1.0  # pause before SIGUSR1 is repeated
-_STORM = 100
+_STORM = 100  # signals
 _SUDDEN_SECONDS = 0.0002  # interval of polls for the beginning of a save
 
 
 class Strike(NamedTuple):
-    """One interruption; ``devices`` are those before and after it."""
+    """One interruption; ``devices`` has the number of devices before and after it."""
 
     name: str
     deed: Deed
@@ -47,7 +47,7 @@ STRIKES = (
 
 
 class StrikePlan(NamedTuple):
-    """What the strikes need from the uninterrupted run: the seconds of its set-up, and the steps of the strikes."""
+    """What the strikes need of the uninterrupted run: the seconds of its set-up, and the steps at which to strike."""
 
     setup_seconds: float
     steps: Mapping[When, int]
@@ -55,7 +55,7 @@ class StrikePlan(NamedTuple):
 
 
 class StrikeResult(NamedTuple):
-    """The result of one strike; ``resumed_from`` is the step of the checkpoint, None without a checkpoint."""
+    """The result of one strike; ``resumed_from`` is the step of the checkpoint, None if there was none."""
 
     strike: Strike
     level: str
@@ -64,7 +64,7 @@ class StrikeResult(NamedTuple):
 
 
 def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> StrikeResult | None:
-    """Strike a run of the script, resume it, and compare; None if the strike came too late. Raises OSError."""
+    """Interrupt a run, resume it, and return the comparison; None if the strike came too late. Raises OSError."""
     run = ScriptRun(script, devices=strike.devices[0])
     try:
         findings = _interrupt(run, strike, plan)
@@ -76,7 +76,7 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
         if strike.deed == "SIGUSR1":
             level, more = ("", []) if findings else _continued(run, strike, plan, None)
         elif findings and since in {None, script.target_step}:
-            level, more = "", []  # nothing is left to train, or nothing is there to resume from
+            level, more = "", []  # no step is left to train, or there is no checkpoint to resume from
         else:
             level, more = _resumed(script, strike, plan, since, newest)
     finally:
@@ -89,7 +89,7 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
 def _resumed(
     script: ScriptUnderTest, strike: Strike, plan: StrikePlan, since: int | None, newest: Path | None
 ) -> tuple[str, list[ResumeFinding]]:
-    """Return the level of a run that resumes from a checkpoint, or starts from scratch without one."""
+    """Return level and findings of a run that resumes from a checkpoint, or from scratch without one."""
     run = ScriptRun(script, newest, devices=strike.devices[1])
     try:
         run.end()
@@ -99,7 +99,7 @@ def _resumed(
 
 
 def _continued(run: ScriptRun, strike: Strike, plan: StrikePlan, since: int | None) -> tuple[str, list[ResumeFinding]]:
-    """Return the level of a run that should have reached the target, and what is wrong with it."""
+    """Return level and findings of a run that should have reached the target; the level of a failed run is ""."""
     target, first = run.script.target_step, min(run.values, default=None)
     checkpoints = run.whole()
     if run.exit_code != 0 or target not in checkpoints:
@@ -131,7 +131,7 @@ def _interrupt(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeF
 
 
 def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
-    """Ask a run to save and end, and return the findings if it does not."""
+    """Ask a run to save and end by SIGTERM; return the findings."""
     if strike.when == "save":
         _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
     asked_at, target = run.step, run.script.target_step
@@ -155,7 +155,7 @@ def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
 
 
 def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
-    """Kill a run; in the middle and at an evaluation, after it has saved a checkpoint."""
+    """Kill a run; in the middle and at an evaluation wait for a checkpoint first. Return the findings."""
     findings: list[ResumeFinding] = []
     if strike.when == "save":
         _request_save(run, lambda: run.saving or any(run.checkpoints.iterdir()))
@@ -167,7 +167,7 @@ def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
 
 
 def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
-    """Ask for many saves; the run must reach its target nevertheless."""
+    """Request many saves, after which the run must still reach its target; return the findings."""
     for _ in range(_STORM):
         run.signal(signal.SIGUSR1)
         run.until(lambda: False, _SUDDEN_SECONDS, _SUDDEN_SECONDS)
@@ -178,8 +178,8 @@ def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
 def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     """Let a save fail in the middle of a file, then remove the limit and ask the run to save and end.
 
-    A limit of the file size simulates the full disk: only root can make a small disk. What the script sees is
-    "File too large" instead of "No space left on device". A script may end by it, if its older checkpoint stays whole.
+    A limit of the file size simulates a full disk, since only root can create a small disk. The script gets the error
+    "File too large" instead of "No space left on device". It may fail, if its older checkpoint stays complete.
     """
     findings = _save(run)
     if findings:
@@ -201,7 +201,7 @@ def _limit(run: ScriptRun, size: int) -> None:
 
 
 def _save(run: ScriptRun) -> list[ResumeFinding]:
-    """Ask for a checkpoint, and return the findings if none is saved."""
+    """Request a checkpoint; return a finding if none is saved."""
     if _request_save(run, lambda: any(step < run.script.target_step for step in run.whole())):
         return []
     text = f"asked by SIGUSR1, it saved nothing until step {run.step}"
@@ -215,7 +215,7 @@ def _ended_by_signal(run: ScriptRun) -> list[ResumeFinding]:
 
 
 def _request_save(run: ScriptRun, done: Callable[[], object], seconds: float = 0.0) -> bool:
-    """Send SIGUSR1 repeatedly, as a runner does, until ``done`` is true or time is over; return whether it is true."""
+    """Send SIGUSR1 repeatedly, as the runner does, until ``done`` or the time is over; return whether it is done."""
     asked_at = run.seconds
     while not done():
         run.signal(signal.SIGUSR1)

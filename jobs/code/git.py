@@ -1,4 +1,4 @@
-"""Git queries about a folder. No program that a repository configures is run, and nothing is checked out."""
+"""Git queries about a folder. They run no program that the repository configures, and check nothing out."""
 
 import os
 import subprocess
@@ -10,7 +10,6 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.problem import InvalidInput
 
 
-# Errors of folders that cannot be packed.
 class CodeError(InvalidInput):
     """``source`` cannot be packed; the message says why and what to do."""
 
@@ -18,14 +17,13 @@ class CodeError(InvalidInput):
         super().__init__(f"the code in {source} cannot be taken", why, remedy)
 
 
-# Git commands.
-_SECONDS = 120
-# Switches off settings of a repository that make git start programs; the queries here need none of them.
+_SECONDS = 120  # time limit of a git command
+# Options that switch off settings by which git starts programs; the queries here do not need them.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
-# git reads some files of a folder into its memory without a size limit.
+# A limit of the memory: git reads some files without a limit of their size.
 _LIMITED = ("sh", "-c", 'ulimit -v 4194304; exec git -c core.packedGitLimit=1g "$@"', "git")
 _ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # otherwise git fetches a missing object, by a program that the repository may name
+    "GIT_ALLOW_PROTOCOL": "none",  # otherwise git may fetch a missing object by a program that the repository names
     "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1",
     "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C",
 }  # fmt: skip
@@ -42,7 +40,7 @@ class GitBlob(NamedTuple):
 
 
 class WorkTree(NamedTuple):
-    """The names that git tracks or does not ignore, the commit ("" if there is none), and if a submodule has moved."""
+    """The names that git tracks or does not ignore, the commit ("" if none), and if a submodule differs from it."""
 
     names: frozenset[bytes]
     commit: str
@@ -56,7 +54,7 @@ def has_git(folder: Path) -> bool:
 
 
 def _root(folder: Path) -> Path | None:
-    return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
+    return next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), None)
 
 
 def _check_owner(folder: Path) -> None:
@@ -69,6 +67,7 @@ def _check_owner(folder: Path) -> None:
 
 
 def _owns(root: Path, mark: Path) -> bool:
+    """Return whether ``mark``, the ``.git`` of ``root``, belongs to this folder."""
     try:
         repository = mark
         if mark.is_file():
@@ -83,22 +82,22 @@ def _owns(root: Path, mark: Path) -> bool:
         if mark.is_dir() or repository.resolve().is_relative_to(root.resolve()):
             return True
         words = ("config", "--file", str(repository / "config"), "--get", "core.worktree")
-        named = _run(words, b"").stdout.decode().strip()
-        return bool(named) and (repository / named).resolve() == root.resolve()
+        work_tree = _run(words, b"").stdout.decode().strip()
+        return bool(work_tree) and (repository / work_tree).resolve() == root.resolve()
     except (OSError, ValueError, CodeError):
         return False
 
 
 def _links_outside(repository: Path) -> bool:
-    """Return whether objects or branches of a repository are links to those of another."""
+    """Return whether objects or branches of a repository are links to those of another repository."""
     home = repository.resolve()
-    places = [home / name for name in _KEPT_BY_GIT]
-    for place in places:
-        if place.is_symlink():
-            if not place.resolve().is_relative_to(home):
+    paths = [home / name for name in _KEPT_BY_GIT]
+    for path in paths:
+        if path.is_symlink():
+            if not path.resolve().is_relative_to(home):
                 return True
-        elif place.is_dir():
-            places += place.iterdir()
+        elif path.is_dir():
+            paths += path.iterdir()
     return False
 
 
@@ -107,7 +106,7 @@ def _first_line(path: Path) -> str:
 
 
 def work(folder: Path) -> WorkTree:
-    """Return the content of a work tree and of the repositories inside it. Raises CodeError."""
+    """Return the state of a work tree, with the repositories inside it. Raises CodeError."""
     _check_owner(folder)
     listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
     commit = _head(folder)
@@ -158,7 +157,7 @@ def tree(folder: Path, commit: str) -> dict[bytes, GitBlob]:
 
 
 def contents(folder: Path, objects: list[bytes], bytes_max: int) -> list[bytes]:
-    """Return the stored, unfiltered bytes of objects. Raises CodeError, also if they exceed ``bytes_max``."""
+    """Return the bytes of objects as git stores them. Raises CodeError, also if they exceed ``bytes_max`` together."""
     sizes = git(folder, "cat-file", "--batch-check=%(objectsize)", feed=b"\n".join([*objects, b""])).split(b"\n")
     if sum(int(size) for size in sizes if size.isdigit()) > bytes_max:
         raise CodeError(str(folder), f"that commit holds more than {bytes_max >> 20} MiB", "Leave data out of it")

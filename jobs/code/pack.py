@@ -1,4 +1,4 @@
-"""Pack a job's code: each file is read once, hashed and written to the file that will be uploaded."""
+"""Pack a job's code: read each file once, hash it, and write it to the file that will be uploaded."""
 
 import errno
 import hashlib
@@ -25,8 +25,8 @@ _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 
 
 def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
-    """Write the bytes of all files; return code (digest, sizes) and listing. Raises CodeError and SecretsFound."""
-    packing = _Taking(_folder(code))
+    """Write all files to ``sink``; return the packed code and its listing. Raises CodeError, SecretsFound."""
+    packing = _Packing(_folder(code))
     commit, dirty = _of_commit(packing, code.revision, sink) if code.revision else _of_folder(packing, sink)
     packing.scan.finish()
     if not packing.entries:
@@ -48,14 +48,14 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
 
 
 def names(code: Code) -> frozenset[str]:
-    """Return the paths that would be packed, without reading the files. Raises CodeError."""
+    """Return the paths that :func:`pack` would pack, without reading the files. Raises CodeError."""
     folder = _folder(code)
     if code.revision:
         tracked = git.tree(folder, git.resolve(folder, code.revision)).keys()
         return frozenset(os.fsdecode(name) for name in tracked)
     rules = _rules(folder)
-    found_here = git.work(folder).names if git.has_git(folder) else plain_names(folder, rules.leaves_out)
-    paths = (os.fsdecode(name) for name in _without_state(found_here))
+    all_names = git.work(folder).names if git.has_git(folder) else plain_names(folder, rules.leaves_out)
+    paths = (os.fsdecode(name) for name in _without_state(all_names))
     return frozenset(path for path in paths if not rules.leaves_out(path))
 
 
@@ -68,8 +68,8 @@ def _folder(code: Code) -> Path:
     return folder
 
 
-class _Taking:
-    """The entries so far, and the remaining number of files and bytes."""
+class _Packing:
+    """The entries of a package so far, and the number of bytes that may still be added."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,8 +77,8 @@ class _Taking:
         self.left = CODE_LIMITS.bytes
         self.scan = SecretScan(folder)
 
-    def take(self, path: str, kind: Kind, data: bytes, sink: BinaryIO) -> None:
-        """Add one file or link."""
+    def add(self, path: str, kind: Kind, data: bytes, sink: BinaryIO) -> None:
+        """Add one file or link; ``data`` is its content or target. Raises CodeError, SecretsFound."""
         if len(self.entries) >= CODE_LIMITS.files:
             raise too_many(self.folder)
         if kind == "link":
@@ -90,8 +90,8 @@ class _Taking:
         self.entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
 
 
-def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
-    """Pack the present content of a folder; return its commit, if any, and whether the content differs from it."""
+def _of_folder(packing: _Packing, sink: BinaryIO) -> tuple[str, bool]:
+    """Pack the present content of a folder; return its commit ("" if none), and whether the content differs from it."""
     folder = packing.folder
     rules = _rules(folder)
     state = git.work(folder) if git.has_git(folder) else None
@@ -99,31 +99,31 @@ def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
-    here: dict[bytes, git.GitBlob] = {}
+    present: dict[bytes, git.GitBlob] = {}
     for name in wanted:
-        there = read(folder, name, packing.left)
-        if there is None:
+        content = read(folder, name, packing.left)
+        if content is None:
             continue  # tracked by git, but deleted
-        kind, data = there
-        packing.take(os.fsdecode(name), kind, data, sink)
+        kind, data = content
+        packing.add(os.fsdecode(name), kind, data, sink)
         if state is not None and (committed := state.tree.get(name)) is not None:
-            here[name] = git.GitBlob(_MODE[kind], _object(data, like=committed.object))
+            present[name] = git.GitBlob(_MODE[kind], _object(data, like=committed.object))
         else:
-            here[name] = git.GitBlob(b"", b"")
+            present[name] = git.GitBlob(b"", b"")
     if state is None or not state.commit:
         return "", False
     tracked = {name: blob for name, blob in state.tree.items() if not rules.leaves_out(os.fsdecode(name))}
-    return state.commit, state.moved or here != tracked
+    return state.commit, state.moved or present != tracked
 
 
-def _of_commit(packing: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool]:
-    """Pack the content of a commit, from the objects of the repository."""
+def _of_commit(packing: _Packing, revision: str, sink: BinaryIO) -> tuple[str, bool]:
+    """Pack the content of a commit, from the objects of the repository; return the commit, and False."""
     folder = packing.folder
     commit = git.resolve(folder, revision)
     tree = git.tree(folder, commit)
     rules_blob = tree.get(NAME.encode())
-    found_rules = git.contents(folder, [rules_blob.object], _RULES_BYTES_MAX) if rules_blob else [b""]
-    rules = Ignore(found_rules[0].decode("utf-8-sig", errors="replace"), str(folder))
+    rules_texts = git.contents(folder, [rules_blob.object], _RULES_BYTES_MAX) if rules_blob else [b""]
+    rules = Ignore(rules_texts[0].decode("utf-8-sig", errors="replace"), str(folder))
     wanted = [name for name in _in_order(tree.keys()) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
@@ -131,10 +131,9 @@ def _of_commit(packing: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bo
         if tree[name].mode not in _KIND:
             why = f"{os.fsdecode(name)!a} is a submodule, whose files are in another repository"
             raise CodeError(str(folder), why, "Check it out and give the folder instead of the commit")
-    for name, data in zip(
-        wanted, git.contents(folder, [tree[name].object for name in wanted], CODE_LIMITS.bytes), strict=True
-    ):
-        packing.take(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
+    contents = git.contents(folder, [tree[name].object for name in wanted], CODE_LIMITS.bytes)
+    for name, data in zip(wanted, contents, strict=True):
+        packing.add(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
     return commit, False
 
 
@@ -145,24 +144,24 @@ def _rules(folder: Path) -> "Ignore":
 
 
 def _without_state(names: Collection[bytes]) -> list[bytes]:
-    """Return names without those in a state folder of the scheduler, which changes all the time and is not code."""
+    """Return names outside state folders of the scheduler, which change all the time and are not code."""
     states = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
     return [name for name in names if not name.startswith(states)]
 
 
 def _in_order(names: Iterable[bytes]) -> list[bytes]:
-    """Return names in the order of the listing, which is the order of the content."""
+    """Return names in the order of the listing, in which the content is stored too."""
     return sorted(names, key=os.fsdecode)
 
 
 def _object(data: bytes, like: bytes) -> bytes:
     """Return the git object name of bytes; the length of another object's name selects the hash."""
-    make = hashlib.sha1 if len(like) == 40 else hashlib.sha256
-    return make(b"blob %d\0" % len(data) + data).hexdigest().encode()
+    hash_function = hashlib.sha1 if len(like) == 40 else hashlib.sha256
+    return hash_function(b"blob %d\0" % len(data) + data).hexdigest().encode()
 
 
 # The files of a folder that belong to a job's code; links are never followed.
-# Left out besides hidden folders: folders that tools fill and that a session creates again anyway.
+# These folders are left out, as hidden folders are: tools fill them, and a session can create them again.
 GENERATED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
@@ -188,21 +187,21 @@ def too_many(folder: Path) -> CodeError:
 
 
 def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None:
-    """Return kind (link: bytes are its target) and bytes of an entry; None if it is absent. Raises CodeError."""
+    """Return the kind and the bytes of an entry (of a link: its target); None if it is absent. Raises CodeError."""
     path = PurePosixPath(os.fsdecode(name))
     try:
-        with folder_below(folder, str(path.parent)) as place:
-            status = os.stat(path.name, dir_fd=place, follow_symlinks=False)
+        with folder_below(folder, str(path.parent)) as parent:
+            status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode):
-                return "link", os.fsencode(os.readlink(path.name, dir_fd=place))
+                return "link", os.fsencode(os.readlink(path.name, dir_fd=parent))
             if not stat.S_ISREG(status.st_mode):
                 why = f"{os.fsdecode(name)!a} is a device, a socket or a pipe"
                 raise CodeError(str(folder), why, "Name it in .schedignore if no session needs it")
-            with open_in(place, path.name) as stream:
+            with open_in(parent, path.name) as stream:
                 status = os.fstat(stream.fileno())
-                # A read of ``bytes_max`` would allocate a buffer of that size for each file.
+                # Not a read of ``bytes_max``, which would allocate a buffer of that size for each file.
                 data = b"" if status.st_size > bytes_max else stream.read(status.st_size + 1)
-                if len(data) > status.st_size:  # it has grown since
+                if len(data) > status.st_size:  # the file has grown in the meantime
                     data += stream.read(bytes_max + 1)
     except OSError as error:
         if error.errno in _ABSENT:
@@ -234,12 +233,12 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
                 yield name
 
 
-# .schedignore: files that no session needs, in the syntax of .gitignore.
+# .schedignore names files that no session needs, in the syntax of .gitignore.
 #
-# Patterns may come from untrusted folders: the time of a match is at most proportional to the product of both lengths,
-# and all matches of one package share a deadline.
+# Patterns may come from untrusted folders. The time of a match is at most proportional to the product of both lengths,
+# and all matches for one package share a deadline.
 NAME = ".schedignore"
-_ALWAYS = ("*.certificate.json", "*.certificate.svg")  # a certificate is of the files, and none of them
+_ALWAYS = ("*.certificate.json", "*.certificate.svg")  # a certificate is about the files, not one of them
 SECONDS_MAX, _LINE_MAX = 60.0, 4_096
 _TOKENS = re.compile(
     r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\[.*)|.", re.DOTALL
@@ -254,7 +253,7 @@ class _Rule(NamedTuple):
 
 
 class Ignore:
-    """The rules of one file. The last matching rule decides; everything in an ignored folder is ignored."""
+    """The rules of one .schedignore. The last matching rule decides; everything in an ignored folder is ignored."""
 
     def __init__(self, text: str, folder: str) -> None:
         self._folder = folder
@@ -298,6 +297,7 @@ class Ignore:
 
 
 def _rule(line: str) -> _Rule | None:
+    """Return the rule of a line; None for an empty line or a comment."""
     bare = line.rstrip(" ")
     line = line[: len(bare) + 1] if bare.endswith("\\") else bare
     if not line or line.startswith("#"):
@@ -307,12 +307,11 @@ def _rule(line: str) -> _Rule | None:
     if not line:
         return None
     words = line.removeprefix("/").split("/")
-    blocks: list[list[str]] = (
-        [[]] if "/" in line else [[], []]
-    )  # parts of a path; between two of them there may be any folders
+    # Parts of a path; between two of them there may be any number of folders.
+    blocks: list[list[str]] = [[]] if "/" in line else [[], []]
     for word in words:
         if len(words) > 1 and len(word) > 1 and not word.strip("*"):
-            if len(blocks) == 1 or blocks[-1]:  # several in a row mean the same as one
+            if len(blocks) == 1 or blocks[-1]:  # several "**" in a row mean the same as one
                 blocks.append([])
         else:
             blocks[-1].append(_name(word))
@@ -323,7 +322,7 @@ def _rule(line: str) -> _Rule | None:
 
 
 def _name(word: str) -> str:
-    """Return a regular expression that matches one name of a path."""
+    """Return the regular expression of a pattern for one name of a path."""
     parts = [""]  # the parts between two stars
     for match in _TOKENS.finditer(word):
         if match["stars"]:
@@ -340,7 +339,7 @@ def _name(word: str) -> str:
 
 
 def _apart(gap: str, parts: Sequence[str]) -> str:
-    """Return a regular expression for parts with gaps; it backtracks in the last gap only, which is sufficient."""
+    """Return a regular expression for parts with gaps between them. Only the last gap backtracks, which suffices."""
     first, *others = parts
     inner = "".join(f"(?>{gap}?{part})" for part in others[:-1])
     return first + inner + (gap + others[-1] if others else "")
@@ -350,4 +349,4 @@ def _set(inner: str) -> str:
     """Return a bracket expression as a regular expression; a reversed range matches its two ends."""
     spans = re.findall(r"(.)-(.)|(.)", inner, re.DOTALL)
     words = [(re.escape(low), re.escape(high), "-" if low <= high else "") for low, high, _ in spans if low]
-    return "".join(low + dash + high for low, high, dash in words) + "".join(re.escape(one) for *_, one in spans)
+    return "".join(low + dash + high for low, high, dash in words) + "".join(re.escape(single) for *_, single in spans)

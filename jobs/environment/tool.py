@@ -25,8 +25,6 @@ from jobs.payload.store.lock import BadLock, Lock, Pin, canonical, requirement_l
 from jobs.problem import InvalidInput
 
 
-# Demands: the requirements of a file, parsed without running, downloading or following anything that it names.
-# Errors of requirements.
 class RequirementsError(InvalidInput):
     """The requirements of ``source`` cannot be used; the message says why and what to do."""
 
@@ -34,9 +32,10 @@ class RequirementsError(InvalidInput):
         super().__init__(f"the requirements in {source} cannot be locked", why, remedy)
 
 
-_DEMANDS_MAX = 2_000
-_NESTED_MAX = 10
-# A name, extras, bounds and a marker, without characters that would allow a URL or a variable.
+# Demands: the requirements of a file. Nothing that the file names is run, downloaded or followed.
+_DEMANDS_MAX = 2_000  # lines
+_NESTED_MAX = 10  # files that include each other
+# A name, extras, bounds and a marker; no character is allowed that a URL or a variable needs.
 _DEMAND = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
     r"(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
@@ -65,13 +64,13 @@ class Demands:
     exact: bool = False
 
     def runs_on(self, python: str) -> bool:
-        """Return whether a Python such as 3.12 satisfies the requirement, as far as the minor version decides."""
+        """Return whether the requirement allows a Python such as 3.12; only the minor version is compared."""
         minor = int(python.partition(".")[2])
         return all(_holds(match[1], match[2], match[3], minor) for match in _CLAUSE.finditer(self.python))
 
 
 def read_demands(source: Path) -> Demands:
-    """Read requirements of a file, project, uv.lock, script or folder. Raises RequirementsError."""
+    """Return the requirements of a file, project, uv.lock, script or folder. Raises RequirementsError."""
     if source.is_dir():
         files = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
         if not files:
@@ -93,6 +92,7 @@ def read_demands(source: Path) -> Demands:
 
 
 def _holds(sign: str, minor: str, rest: str | None, own: int) -> bool:
+    """Return whether the Python 3.``own`` satisfies one clause, such as >=3.10; ``rest`` follows the minor version."""
     bound = int(minor)
     if sign == "~=":
         return own == bound if rest else own >= bound
@@ -119,7 +119,7 @@ def _of_file(source: Path) -> Demands:
 
 
 def _lines(source: Path, root: Path, kind: str, depth: int) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield (kind, requirement, digests) of a requirements file and of the files in its folder that it includes."""
+    """Yield (kind, requirement, digests) of each line of a file, and of the files in ``root`` that it includes."""
     text = _read(source)
     for number, raw in enumerate(re.sub(r"\\\r?\n", " ", text).splitlines(), start=1):
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
@@ -186,7 +186,7 @@ def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
 
 
 def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
-    """Return versions and digests of a uv.lock, parsed as TOML, because uv itself would read the project."""
+    """Return versions and digests of a uv.lock. It is parsed as TOML, because uv would read the whole project."""
     packages = _toml(source, _read(source)).get("package", [])
     constraints: list[str] = []
     digests: dict[str, frozenset[str]] = {}
@@ -202,7 +202,7 @@ def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]
         marks = " or ".join(f"({mark})" for mark in forks) if isinstance(forks, list) and forks else ""
         constraints.append(_demand(str(source), f"{name}=={version}{f' ; {marks}' if marks else ''}"))
         hashes = [wheel.get("hash", "") for wheel in package.get("wheels", [])]
-        digests_of = frozenset(match[1] for one in hashes if (match := _SHA256.fullmatch(one)))
+        digests_of = frozenset(match[1] for text in hashes if (match := _SHA256.fullmatch(text)))
         digests[canonical(str(name))] = digests.get(canonical(str(name)), frozenset()) | digests_of
     return tuple(constraints), {name: digests_of for name, digests_of in digests.items() if digests_of}
 
@@ -250,7 +250,7 @@ def _toml(source: Path, text: str) -> dict[str, Any]:
 # Targets: the Python version and the platform of a session, for which packages are selected.
 _PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 _PLATFORM = re.compile(r"(x86_64|aarch64)-manylinux_2_(\d{1,2})", re.ASCII)
-# The versions of C libraries that uv supports; between two of them the older one is used.
+# The minor versions of the C library (glibc 2.x) that uv supports; for other versions the next older one is used.
 _MINORS = (17, 28, *range(31, 41))
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}
@@ -292,12 +292,12 @@ def here() -> PythonTarget:
     machine = platform.machine()
     library, version = platform.libc_ver()
     own = int(version.split(".")[1]) if library == "glibc" and re.match(r"2\.\d+", version) else _MINORS[0]
-    minor = max([minor_known for minor_known in _MINORS if minor_known <= own], default=_MINORS[0])
+    minor = max([each for each in _MINORS if each <= own], default=_MINORS[0])
     return PythonTarget(f"{sys.version_info[0]}.{sys.version_info[1]}", f"{machine}-manylinux_2_{minor}")
 
 
 def parse_target(python: str, where: str) -> PythonTarget:
-    """Parse a target. Raises BadLock."""
+    """Return the target of a Python version and a platform. Raises BadLock."""
     if not _PYTHON.fullmatch(python):
         raise BadLock(f"{python!r} is no Python version; write it like 3.12")
     match = _PLATFORM.fullmatch(where)
@@ -306,11 +306,11 @@ def parse_target(python: str, where: str) -> PythonTarget:
     return PythonTarget(python, where)
 
 
-_SECONDS = 900
-_LINES_SHOWN = 8
+_SECONDS = 900  # time limit of a tool
+_LINES_SHOWN = 8  # of a tool's output
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
-# The variables that a job or the daemon's environment may pass to a tool: package indexes and how to reach them.
-# Any other variable could name a program, a file to read or a file to write.
+# Variables that a job or the daemon's environment may pass to a tool: the package indexes, and how to reach them.
+# Any other variable could name a program to run, or a file to read or write.
 _UV_SAYS = re.compile(
     r"UV_((DEFAULT_|EXTRA_)?INDEX(_URL)?|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|"
     r"SYSTEM_CERTS|HTTP_TIMEOUT)"
@@ -337,7 +337,7 @@ class PackageTools:
 
     @property
     def name(self) -> str:
-        """The name of the tool that makes locks."""
+        """The name of the tool that creates locks."""
         return "uv" if self.uv else "pip"
 
 
@@ -392,11 +392,11 @@ def sizes(
 
 
 def download(pins: Sequence[Pin], target: PythonTarget, folder: Path, variables: Mapping[str, str]) -> list[Path]:
-    """Fetch one wheel of each pin into an empty folder, by pip; return them. Raises NoWheel, OSError."""
+    """Download one wheel of each pin into an empty folder by pip; return their paths. Raises NoWheel, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-wheels-") as name:
-        wanted = Path(name) / "lock.txt"
-        wanted.write_text(requirement_lines(pins))
-        words = ("--require-hashes", "-r", str(wanted), "--dest", str(folder))
+        lock_file = Path(name) / "lock.txt"
+        lock_file.write_text(requirement_lines(pins))
+        words = ("--require-hashes", "-r", str(lock_file), "--dest", str(folder))
         _run(_pip(variables, "download", "--no-deps", *words, *_filed_under(target)), Path(name), _PIP)
     return sorted(folder.iterdir())
 
@@ -446,7 +446,7 @@ def _by_pip(
     for entry in installs:
         source = entry["download_info"]
         digest = source.get("archive_info", {}).get("hashes", {}).get("sha256")
-        if digest is None and source["url"].startswith("file://"):  # digests are not reported by pip before 23.1
+        if digest is None and source["url"].startswith("file://"):  # pip before 23.1 does not report digests
             with Path(unquote(urlsplit(source["url"]).path)).open("rb") as wheel:
                 digest = hashlib.file_digest(wheel, "sha256").hexdigest()
         if digest is None:
@@ -456,8 +456,8 @@ def _by_pip(
 
 
 def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target: PythonTarget) -> None:
-    """Refuse markers such as python_version < "3.11" if they matter: pip evaluates them for its own Python."""
-    there = {
+    """Raise NoWheel for markers such as python_version < "3.11" that matter: pip evaluates them for its own Python."""
+    packages = {
         canonical(entry["metadata"]["name"]): Installed(
             entry["metadata"]["version"], tuple(entry["metadata"].get("requires_dist") or ())
         )
@@ -465,7 +465,7 @@ def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target:
     }
     python = {"python_version": target.python, "python_full_version": f"{target.python}.0"}
     markers = {**python, "platform_machine": target.machine}
-    for missing in unmet(rules(), demands.lines, there.get, {}, markers):
+    for missing in unmet(rules(), demands.lines, packages.get, {}, markers):
         asker = missing.by or "this job"
         raise NoWheel(
             f"{asker} asks for {missing.text!r} on Python {target.python}, which pip does not see from another; uv does"
@@ -473,7 +473,7 @@ def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target:
 
 
 def _checked(pin: Pin, demands: Demands) -> Pin:
-    """Keep only the files whose digests the user allows. Raises NoWheel if none is left."""
+    """Return a pin with only those files whose digests the user allows. Raises NoWheel if there are none."""
     allowed = demands.digests.get(canonical(pin.name))
     digests = tuple(digest for digest in pin.digests if allowed is None or digest in allowed)
     if not digests:
@@ -482,7 +482,7 @@ def _checked(pin: Pin, demands: Demands) -> Pin:
 
 
 def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, ...]:
-    """Return a pip command that ignores pip's settings files and uses the variables of the job or of this process."""
+    """Return a pip command without settings files, with the variables of the job, else of this process, as options."""
     environment = {**os.environ, **variables}
     indexes = [
         f"{option}={word}" for name, option in _PIP_SAYS.items() for word in environment.get(name, "").split() if word
@@ -492,6 +492,7 @@ def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, 
 
 
 def _filed_under(target: PythonTarget) -> list[str]:
+    """Return the options of pip that select wheels for a target other than this interpreter."""
     short = target.python.replace(".", "")
     words = ["--implementation", "cp", "--python-version", target.python]
     for abi in (f"cp{short}", "abi3", "none"):
@@ -502,7 +503,7 @@ def _filed_under(target: PythonTarget) -> list[str]:
 
 
 def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
-    """Run a tool in a folder that is also its home, so that it finds no settings. Raises NoWheel with its output."""
+    """Run a tool in a folder that is also its home, so that it reads no settings. Raises NoWheel with its output."""
     environment = child_environment(more={"HOME": str(folder), **variables})
     try:
         ended = run_child(words, _SECONDS, environment, folder)

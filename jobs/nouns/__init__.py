@@ -1,1 +1,1 @@
-"""Dataclasses of what people declare in files: pools, quotas, windows and other values of decisions."""
+"""Dataclasses of the things that people declare in files: pools, quotas, opening hours, and values of keys."""

@@ -1,8 +1,8 @@
-"""Keys of jobs: what a dataclass declares of its fields, from which files and options are derived.
+"""Keys of jobs: annotations of dataclass fields, from which the keys of files and the options of commands are derived.
 
-A field that people write is annotated with its :class:`Rule`; with a :class:`Key` if its key differs from the field's
-name without unit; and with an :class:`Option` if the command line can set it. A field whose type is a dataclass is a
-table. Other fields are not written by people.
+A field that people write has a :class:`Rule`. It has a :class:`Key` if its key differs from the field's name without
+unit, and an :class:`Option` if the command line can set it. A field whose type is a dataclass is a table. People do not
+write other fields.
 """
 
 import re
@@ -54,8 +54,8 @@ class Range:
 class Rule:
     """How people write a value: ``read`` parses it or raises ValueError, ``show`` is the inverse.
 
-    ``kind`` is its type on the command line. A ``place`` is a path, relative to its file. ``off`` is outside every
-    range. If the value also sets the field ``also``, it is read as a pair.
+    ``kind`` is its type on the command line. ``place``: the value is a path, relative to its file. ``off`` is the value
+    of "off", outside ``range``. ``also`` is a second field that the value sets; ``read`` then returns a pair.
     """
 
     read: Callable[[Any], Any]
@@ -69,7 +69,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of a field, and its name in older versions, which still works."""
+    """The key of a field, and the key of older versions, which still works."""
 
     name: str
     old: str = ""
@@ -88,8 +88,8 @@ class Option:
 class TableKey:
     """A key that people write, and the ``names`` of the fields that it sets.
 
-    It has a rule, or is a table of the keys of ``inner``, or a list of ``many`` of these. ``default`` is MISSING for a
-    required key.
+    The value has a rule, or is a table with the keys of the dataclass ``inner``, or a list of such tables (``many``).
+    ``default`` is MISSING for a required key.
     """
 
     key: str
@@ -103,14 +103,14 @@ class TableKey:
 
     @property
     def flags(self) -> list[str]:
-        """The flags of its option; none if the command line cannot set it."""
+        """The flags of the key's option; empty if the command line cannot set it."""
         if self.option is None:
             return []
         names = (name for name in (self.key, self.old) if name)
         return self.option.flags.split() or [f"--{name.replace('_', '-')}" for name in names]
 
     def of(self, record: Any) -> Any:
-        """Return the value in a record, as its rule shows it."""
+        """Return the value of the key in a record, in the form that ``rule.show`` expects."""
         values = tuple(getattr(record, name) for name in self.names)
         return values if len(values) > 1 else values[0]
 
@@ -129,7 +129,7 @@ def keys_of(kind: Any) -> tuple[TableKey, ...]:
         if rule is None and inner is None and not marks:
             continue
         names = (name, rule.also) if rule and rule.also else (name,)
-        defaults = [_default(entries[one]) for one in names]
+        defaults = [_default(entries[each]) for each in names]
         default = tuple(defaults) if len(names) > 1 else defaults[0]
         many = isinstance(default, tuple) and inner is not None and rule is None
         result.append(TableKey(key.name, key.old, names, rule, inner, many, default, marks.get(Option)))
@@ -137,9 +137,9 @@ def keys_of(kind: Any) -> tuple[TableKey, ...]:
 
 
 def paths(kind: Any) -> dict[str, TableKey]:
-    """Return the keys of a dataclass and of its tables, as ``needs.dtype``."""
-    tables = {"": kind} | {f"{one.key}.": one.inner for one in keys_of(kind) if one.inner and not one.many}
-    return {f"{prefix}{one.key}": one for prefix, inner in tables.items() for one in keys_of(inner)}
+    """Return the keys of a dataclass and of its tables by dotted path, such as ``needs.dtype``."""
+    tables = {"": kind} | {f"{key.key}.": key.inner for key in keys_of(kind) if key.inner and not key.many}
+    return {f"{prefix}{key.key}": key for prefix, inner in tables.items() for key in keys_of(inner)}
 
 
 def _default(entry: Field[Any]) -> Any:
@@ -150,9 +150,9 @@ def _default(entry: Field[Any]) -> Any:
 _CONFIDENTIAL = (
     r"(?ai:(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?))"
 )
-# Names that look confidential, but are tokens of a vocabulary or their maximum.
+# Names that look confidential, but mean tokens of a vocabulary, or their largest number.
 _VOCABULARY = r"(?ai:(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN)"
-# Variables of a session, its interpreter, linker or shell.
+# Variables that a session, its interpreter, linker or shell uses.
 _RESERVED = (
     r"(SCHED|LD|DYLD|LC|BASH)_.*|PYTHON.*|PATH|HOME|SHELL|USER|LOGNAME|LANG|TZ|TMPDIR|TERM|IFS|ENV|VIRTUAL_ENV|"
     r"CUDA_VISIBLE_DEVICES"
@@ -167,12 +167,12 @@ REPOSITORY = (
 _KAGGLE = r"(?a)kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?"
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
-_TEXT_MAX = 20_000  # characters of one text; a launch document has all of them
-_STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
+_TEXT_MAX = 20_000  # characters of one text; a launch document contains all texts
+_STEP_MAX = 10**12 - 1  # the name of a manifest has twelve digits for the step
 
 
 def storable(value: str) -> str:
-    """Return a text that can be passed to a session. Raises Wrong."""
+    """Return the text if it can be passed to a session. Raises Wrong."""
     if len(value) > _TEXT_MAX:
         raise Wrong(f"a text of {len(value):,} characters", f"write at most {_TEXT_MAX:,}; put more into a file")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
@@ -181,19 +181,19 @@ def storable(value: str) -> str:
 
 
 def few(value: list[Any]) -> list[Any]:
-    """Return a list that is not too long. Raises Wrong."""
+    """Return the list if it is not too long. Raises Wrong."""
     if len(value) > _WORDS_MAX:
         raise Wrong(f"a list of {len(value):,}", f"write at most {_WORDS_MAX:,}")
     return value
 
 
 def is_remote(source: str) -> bool:
-    """Return whether an input is not a folder of this machine."""
+    """Return whether the source of an input has a scheme, and so is not a folder of this machine."""
     return re.match(_SCHEME, source) is not None
 
 
 def matching(form: str, why: str, remedy: str) -> Rule:
-    """Return the rule for texts that match a regular expression."""
+    """Return the rule for texts that match the regular expression ``form``."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(form, value):
@@ -216,7 +216,7 @@ def one_of(why: str, *words: str) -> Rule:
 
 
 def number(least: float, most: float, unit: str = "", *, whole: bool = False) -> Rule:
-    """Return the rule for numbers in a range."""
+    """Return the rule for numbers from ``least`` to ``most``."""
     bounds = Range(least, most, unit, whole)
 
     def read(value: Any) -> Any:
@@ -232,7 +232,7 @@ def number(least: float, most: float, unit: str = "", *, whole: bool = False) ->
 
 
 def span(least: int, most: int) -> Rule:
-    """Return the rule for durations in seconds."""
+    """Return the rule for durations from ``least`` to ``most`` seconds."""
     bounds = Range(least, most, "seconds", whole=True)
 
     def read(value: Any) -> int:
@@ -246,7 +246,7 @@ def span(least: int, most: int) -> Rule:
 
 
 def or_off(rule: Rule, off: int | None = 0) -> Rule:
-    """Return a rule that also accepts "off", which is stored as ``off``."""
+    """Return a rule like ``rule`` that also accepts "off", which is stored as ``off``."""
 
     def read(value: Any) -> Any:
         if value == "off":
@@ -260,7 +260,7 @@ def or_off(rule: Rule, off: int | None = 0) -> Rule:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """Read a command."""
+    """Return the words of a command. Raises Wrong."""
     if not value or not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise Wrong("a command is a list of words", 'write it like ["{python}", "train.py", "--fast"]')
     for word in map(storable, few(value)):
@@ -300,7 +300,7 @@ def _secrets(value: Any) -> tuple[str, ...]:
     if len(value) > _SECRETS_MAX:
         raise Wrong(f"{len(value)} secrets", f"name at most {_SECRETS_MAX}")
     for name in value:
-        # A secret's name is also its file's: in capitals it cannot clash with settings or accounts (kaggle, aws).
+        # The name of a secret is also a file name: in capitals it cannot clash with settings or accounts (kaggle, aws).
         if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so the message omits it
             raise Wrong("this is not a list of names of secrets", "use A to Z, 0 to 9 and _; never the value")
         if re.fullmatch(_RESERVED, name):
@@ -309,7 +309,7 @@ def _secrets(value: Any) -> tuple[str, ...]:
 
 
 def inputs(value: Any) -> Mapping[str, str]:
-    """Read the sources of a job's inputs, by name."""
+    """Return the sources of a job's inputs by name, if they are valid. Raises Wrong."""
     if not isinstance(value, dict) or not all(isinstance(source, str) and source.strip() for source in value.values()):
         remedy = 'write it like { base = "hf:org/name@main", tests = "/data/tests" }'
         raise Wrong("this must be a table of folders and repositories", remedy)

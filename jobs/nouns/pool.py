@@ -1,4 +1,4 @@
-"""Pools: where sessions run, described entirely by data."""
+"""Pools: the places where sessions run, each with its devices, limits and price, as people declare them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ class Pool:
     devices_per_session: values.PositiveInt = 1
     sessions_max: values.PositiveInt = 1
     device_counts: tuple[values.PositiveInt, ...] = ()  # ascending; empty: every session holds devices_per_session
-    devices_max: Annotated[int, values.Bounds(ge=0, le=1_000_000)] = 0  # with device_counts alone
+    devices_max: Annotated[int, values.Bounds(ge=0, le=1_000_000)] = 0  # with device_counts only
     session_cap_seconds: values.PositiveSeconds = 43_200
     session_seconds_min: values.PositiveSeconds = 1_800
     vram_gib: values.PositiveFloat = 16.0
@@ -46,19 +46,19 @@ class Pool:
     setup_seconds: values.Seconds = 600
     start_delay_seconds: values.Seconds = 180
     stop_margin_seconds: values.Seconds = 120
-    overrun_seconds: values.Seconds = 0  # how long the platform may bill past the planned end; held as well
+    overrun_seconds: values.Seconds = 0  # how long the platform may bill past the planned end; reserved as well
     mtbf_seconds: values.PositiveSeconds = 108_000
     visibility_seconds: values.Seconds = 120  # a launched session shows up in the platform's lists within this time
     price_microdollars_per_hour: Annotated[int, values.Before(values.price)] = 0
     sharing: Annotated[float, values.Bounds(ge=0.01, le=1, allow_inf_nan=False), values.NUMBER] = 1.0
     source: str = "declared"
     as_of: Dated = ""
-    options: Mapping[str, values.Line] = field(default_factory=dict)  # for the platform adapter alone
+    options: Mapping[str, values.Line] = field(default_factory=dict)  # for the platform adapter only
     enabled: bool = True
 
     @property
     def kind(self) -> Literal["gpu", "tpu"]:
-        """The kind of its devices: "tpu", or "gpu" for all others, also processors."""
+        """The kind of its devices: "tpu", or "gpu" for all other devices, also processors."""
         return "tpu" if self.accelerator.lower().startswith("tpu") else "gpu"
 
     @property
@@ -68,19 +68,19 @@ class Pool:
 
     @property
     def devices_at_once(self) -> int:
-        """The most devices that all sessions use together."""
+        """The largest number of devices that all sessions may use together."""
         return self.devices_max if self.device_counts else self.sessions_max * self.devices_per_session
 
     def places_of(self, devices: int) -> int:
-        """Return the places used by a session whose lanes have ``devices``; 0 means the fewest possible."""
+        """Return how many ``places`` a session takes whose lanes use ``devices``; 0 means the smallest session."""
         return max(devices, self.device_counts[0]) if self.device_counts else 1
 
     def held_devices(self, devices: int) -> int:
-        """Return the devices used by a session whose lanes have ``devices``."""
+        """Return how many devices a session holds whose lanes use ``devices``."""
         return devices if self.device_counts else self.devices_per_session
 
     def open_windows(self, start: int, end: int) -> list[Window]:
-        """Return the disjoint openings that overlap [start, end), clipped to it."""
+        """Return the times in [start, end) at which the pool is open, as disjoint windows in order."""
         if not self.hours:
             return [Window(start, end)]
         openings = merge(window for hours in self.hours for window in hours.windows(start, end))
@@ -89,7 +89,7 @@ class Pool:
 
 
 def declared(pool: Pool) -> Pool:
-    """Return a pool that was read, with what follows from its counts of devices. Raises BadTable."""
+    """Return a pool from a file with the fields that follow from ``device_counts``. Raises BadTable for conflicts."""
     counts, most = pool.device_counts, max(pool.device_counts, default=0)
     devices, sessions = pool.devices_max or most, pool.sessions_max
     needed = pool.setup_seconds + pool.session_seconds_min + pool.stop_margin_seconds
@@ -111,8 +111,9 @@ def declared(pool: Pool) -> Pool:
 
 
 def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[values.Rule]:
+    """Yield the rules that a quota of a pool must not break; ``devices`` is the total of all sessions."""
     name, counts, by_device = quota.name, pool.device_counts, charges_by_device(quota)
-    twice = [one.name for one in pool.quotas].count(name) > 1
+    twice = [each.name for each in pool.quotas].count(name) > 1
     yield twice, "quotas", f"two quotas are named {name}", "give each its own name"
     why = f"{name}: all sessions have as many devices"
     yield by_device and not counts, "quotas", why, "set device_counts, or no charge"

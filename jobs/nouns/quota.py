@@ -32,7 +32,7 @@ class CalendarQuota:
 
 @dataclass(frozen=True, slots=True)
 class RollingQuota:
-    """At most ``limit_seconds`` in every interval (t - span, t]; ``by_device`` as above."""
+    """At most ``limit_seconds`` in every interval (t - span, t]; ``by_device`` as in CalendarQuota."""
 
     name: str
     limit_seconds: int
@@ -68,13 +68,13 @@ Quota = CalendarQuota | RollingQuota | FirstUseQuota | MoneyQuota
 
 
 def charges_by_device(quota: Quota) -> bool:
-    """Return whether a second counts once per device of its session."""
+    """Return whether a second of a session counts once per device of the session."""
     return isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenQuota:
-    """A quota as a file has it, of any kind; ``charge``: an hour counts per session or per device."""
+    """A quota of any kind, with the keys of the file; ``charge``: an hour counts per session or per device."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = values.TABLE
 
@@ -90,7 +90,7 @@ class WrittenQuota:
 
 
 def read_quota(written: WrittenQuota) -> Quota:
-    """Return the quota of its kind. Raises BadTable."""
+    """Return the quota that a file describes, as the class of its kind. Raises BadTable for keys that conflict."""
     kind, span, resets, limit = written.kind, written.span_seconds, written.resets, written.limit
     by_device, spans, money = written.charge == "device", kind in {"rolling", "first-use"}, kind.startswith("money-")
     in_time = f'write it like "30h", or use kind money-{kind}'
@@ -127,5 +127,5 @@ def read_quota(written: WrittenQuota) -> Quota:
 
 
 def longest_window(quota: Quota) -> int:
-    """Return the seconds of a quota's longest window, without clock changes."""
+    """Return the length of a quota's longest window in seconds, without clock changes."""
     return quota.span_seconds if isinstance(quota, RollingQuota | FirstUseQuota) else _LENGTHS[quota.calendar.period]

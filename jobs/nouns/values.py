@@ -1,4 +1,4 @@
-"""Values as people write them in settings: opening hours, limits, reset times, prices, time zones."""
+"""Values as people write them in settings: readers of opening hours, limits, reset times, prices and time zones."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 class BadValue(ValueError):
     """A value is invalid: ``why``, and the ``remedy``.
 
-    ``key`` is the value's key if a whole table was checked. ``beside`` is a key of the table in conflict with it,
-    and is to blame if a person set it.
+    ``key`` is the value's key if a whole table was checked. ``beside`` is another key of the table that conflicts with
+    it; the error is reported there if a person set that key.
     """
 
     def __init__(self, why: str, remedy: str, beside: str = "", key: str = "") -> None:
@@ -38,14 +38,14 @@ class BadTable(ValueError):
         self.values = values
 
 
-# Whether a rule is broken, the key to blame, why, the remedy, and perhaps another key; see BadValue.
+# (whether the rule is broken, the key, why, the remedy[, a key in conflict with it]); see BadValue.
 Rule = tuple[object, str, str, str] | tuple[object, str, str, str, str]
 
 
 def refuse(*rules: Rule) -> None:
-    """Raise BadTable for the rules that apply."""
-    if wrong := [BadValue(why, remedy, "".join(beside), key) for broken, key, why, remedy, *beside in rules if broken]:
-        raise BadTable(wrong)
+    """Raise BadTable if any rule is broken."""
+    if faults := [BadValue(why, remedy, "".join(beside), key) for broken, key, why, remedy, *beside in rules if broken]:
+        raise BadTable(faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Reset:
 
 
 def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """Return a reader for texts by ``parse``; values made by code are returned unchanged."""
+    """Return a function that parses texts by ``parse``, and returns values that code has created unchanged."""
 
     def read(value: object) -> object:
         if isinstance(value, DailyHours | Reset):
@@ -78,14 +78,14 @@ def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
 
 
 def one_line(text: str) -> str:
-    """Return a text without control characters, which headers, paths and shells do not accept. Raises BadValue."""
+    """Return the text. Raises BadValue for a control character, which headers, paths and shells do not accept."""
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
         raise BadValue("it has a control character, such as a line break", "write it in one line")
     return text
 
 
 def zone(text: str) -> str:
-    """Return a valid time zone name. Raises BadValue."""
+    """Return the name of a time zone. Raises BadValue if it is unknown."""
     try:
         ZoneInfo(text)
     except (ValueError, OSError, KeyError):
@@ -94,7 +94,7 @@ def zone(text: str) -> str:
 
 
 def did_you_mean_zone(text: str) -> str:
-    """Return the remedy for an unknown time zone."""
+    """Return the remedy for an unknown time zone: the name that is meant, if it can be guessed."""
     names = {name.lower(): name for name in available_timezones()}
     cities = {name.rpartition("/")[2].lower(): name for name in sorted(available_timezones())}
     wanted = text.lower()
@@ -106,7 +106,7 @@ def did_you_mean_zone(text: str) -> str:
 
 
 def opening_hours(text: str) -> DailyHours:
-    """Read ``20:00-08:00 Europe/Berlin`` or ``Mon-Fri 20:00-08:00 Europe/Berlin``."""
+    """Return the hours of ``20:00-08:00 Europe/Berlin`` or ``Mon-Fri 20:00-08:00 Europe/Berlin``. Raises BadValue."""
     remedy = 'write it like "20:00-08:00 Europe/Berlin" or "Mon-Fri 20:00-08:00 Europe/Berlin"'
     words = text.split()
     weekdays = frozenset(range(7))
@@ -121,7 +121,7 @@ def opening_hours(text: str) -> DailyHours:
 
 
 def amount(text: object) -> Amount:
-    """Read ``30h`` or ``$12.50``."""
+    """Return the limit that ``30h`` or ``$12.50`` means. Raises BadValue or ValueError."""
     if isinstance(text, str) and text.strip().startswith("$"):
         match = _MONEY.match(text.strip())
         if match is None:
@@ -135,7 +135,7 @@ def amount(text: object) -> Amount:
 
 
 def reset(text: str) -> Reset:
-    """Read ``Saturday 00:00`` (weeks) or ``06:00`` (days and months)."""
+    """Return the reset time of ``Saturday 00:00`` (weeks) or ``06:00`` (days and months). Raises BadValue."""
     remedy = 'write it like "Saturday 00:00", or "06:00" for a day'
     words = text.split()
     weekday = _weekday(words.pop(0), remedy) if len(words) == 2 else 0
@@ -148,7 +148,7 @@ def reset(text: str) -> Reset:
 
 
 def price(text: object) -> int:
-    """Read a price per hour, ``$1.20``; returns micro-dollars."""
+    """Return a price per hour such as ``$1.20`` in micro-dollars; 0 is free. Raises BadValue."""
     if text == 0 and not isinstance(text, bool):
         return 0
     if isinstance(text, str) and (match := _MONEY.match(text.strip())):
@@ -187,48 +187,48 @@ def key_of(name: str) -> str:
 
 
 TABLE: dict[str, Any] = {"extra": "forbid", "alias_generator": key_of}
-"""pydantic's configuration for a dataclass that is a table of a file: unknown keys are refused."""
+"""The configuration of pydantic for a dataclass that is a table of a file: unknown keys are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """``parse`` converts what was written, before pydantic validates it."""
+    """An annotation: ``parse`` converts the written value before pydantic validates it."""
 
     parse: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """See pydantic."""
+        """Return the schema for pydantic."""
         function = {"type": "no-info", "function": self.parse}
         return {"type": "function-before", "function": function, "schema": handler(source)}
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """``check`` converts the validated value. ``form`` is the type that is written, if it is another one."""
+    """An annotation: ``check`` converts the validated value. ``form`` is the type in the file if it differs."""
 
     check: Callable[[Any], Any]
     form: type | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """See pydantic."""
+        """Return the schema for pydantic."""
         function = {"type": "no-info", "function": self.check}
         schema = handler(source) if self.form is None else handler.generate_schema(self.form)
         return {"type": "function-after", "function": function, "schema": schema}
 
 
 class Bounds:
-    """Limits of a number or text, by pydantic's names."""
+    """An annotation: limits of a number or text, under pydantic's names, such as ``ge`` and ``max_length``."""
 
     def __init__(self, **limits: Any) -> None:
         self.limits = limits
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        """See pydantic."""
+        """Return the schema for pydantic."""
         return {**handler(source), **self.limits}
 
 
 def at_most(longest: str) -> After:
-    """Return a validator of the longest duration; more is a mistake, and no timer, date or plan could hold it."""
+    """Return the annotation of a longest duration; a longer one is a mistake that timers and dates cannot represent."""
     seconds = parse_duration(longest)
 
     def check(value: int) -> int:

@@ -31,7 +31,7 @@ class Window:
 
     @property
     def seconds(self) -> int:
-        """The length of the window."""
+        """The length of the window in seconds."""
         return self.end - self.start
 
     def __contains__(self, instant: int) -> bool:
@@ -114,7 +114,7 @@ class AllTime(Calendar):
     period: Period = "month"
 
     def window_at(self, instant: int) -> Window:
-        """Return the window."""
+        """Return the window that contains every instant."""
         del instant
         return EVER
 
@@ -128,8 +128,8 @@ class AllTime(Calendar):
 class DailyHours:
     """Hours of the day in which a pool may be used; ``end`` before ``start`` means past midnight.
 
-    ``start`` and ``end`` are wall-clock seconds after local midnight; ``weekdays`` (Monday is 0) name the days
-    on which an opening begins.
+    ``start`` and ``end`` are wall-clock seconds after local midnight. An opening begins only on the ``weekdays``
+    (Monday is 0).
     """
 
     zone: str
@@ -163,7 +163,7 @@ def clock_of(seconds: int) -> str:
 
 
 def merge(windows: Iterable[Window]) -> list[Window]:
-    """Return the windows sorted, with those joined that touch or overlap."""
+    """Return the windows in order; windows that touch or overlap are joined."""
     merged: list[Window] = []
     for window in sorted(windows):
         if merged and window.start <= merged[-1].end:
@@ -180,6 +180,6 @@ def _zone(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=65_536)
 def _instant(zone: str, ordinal: int, offset_seconds: int) -> int:
-    """Return the UTC second of a local day and offset; a skipped wall time moves by the jump (02:30 to 03:30)."""
+    """Return the UTC second of a local time; a time that a clock change skips moves by the jump (02:30 to 03:30)."""
     local = datetime.fromordinal(ordinal) + timedelta(seconds=offset_seconds)
     return int(local.replace(tzinfo=_zone(zone)).timestamp())
