@@ -45,8 +45,8 @@ def uninterrupted(first: Curve, second: Curve, files: Mapping[str, str], other: 
     """Return the first of two uninterrupted runs, with the differences between them."""
     noise: dict[str, float] = {}
     for step in first.keys() & second.keys():
-        for name, apart in _apart(first[step], second[step]).items():
-            noise[name] = max(noise.get(name, 0.0), apart)
+        for name, difference in _differences(first[step], second[step]).items():
+            noise[name] = max(noise.get(name, 0.0), difference)
     return Uninterrupted(first, files, noise, frozenset(name for name in files if other.get(name) == files[name]))
 
 
@@ -66,17 +66,17 @@ def compare(
     steps = sorted(step for step in resumed.keys() & straight.values.keys() if step > since)
     near = (values for step, values in sorted(straight.values.items()) if abs(step - since) <= _NEAR)
     spread = _spread([values["loss"] for values in near if "loss" in values])
-    exact, unlike = True, []
+    exact, differing = True, []
     for step in steps:
         expected = straight.values[step]
-        for name, apart in _apart(expected, resumed[step]).items():
-            room = max(2 * straight.noise.get(name, 0.0), _ROUNDING * abs(expected[name]), spread if moved else 0.0)
-            exact = exact and apart == 0
-            if not apart <= room:
-                unlike.append((step, name))
+        for name, difference in _differences(expected, resumed[step]).items():
+            limit = max(2 * straight.noise.get(name, 0.0), _ROUNDING * abs(expected[name]), spread if moved else 0.0)
+            exact = exact and difference == 0
+            if not difference <= limit:
+                differing.append((step, name))
     wrong = sorted(name for name in straight.files if files.get(name) != straight.files[name])
-    if unlike:
-        finding = _named(resumed, steps, since, straight, spread, unlike)
+    if differing:
+        finding = _classify(resumed, steps, since, straight, spread, differing)
         return finding.level, [finding]
     if exact and not moved and any(name in straight.steady for name in wrong):
         message = f"all that was reported is the same, but {', '.join(wrong)} of the last checkpoint is not"
@@ -86,28 +86,28 @@ def compare(
     return (EXACT if exact and not wrong else SAME_STATE), []
 
 
-def _named(
+def _classify(
     resumed: Curve,
     steps: Sequence[int],
     since: int,
     straight: Uninterrupted,
     spread: float,
-    unlike: Sequence[tuple[int, str]],
+    differing: Sequence[tuple[int, str]],
 ) -> ResumeFinding:
     """Return the finding for a run that differs; its kind follows from which values differ, and at which steps."""
-    step, name = unlike[0]
+    step, name = differing[0]
     ours, theirs = resumed[step][name], straight.values[step][name]
     log = json.dumps({"step": step, **{key: value for key, value in resumed[step].items() if key != "step"}})
     text = f"{name} is {ours:.6g} at step {step} and {theirs:.6g} without the interruption"
     size = abs(ours - theirs) / spread if spread and name == "loss" else 0.0
-    measured = [each for each in steps if _loss(straight, each) and "loss" in resumed[each]]
+    measured = [each for each in steps if _has_loss(straight, each) and "loss" in resumed[each]]
     losses = [resumed[each]["loss"] for each in measured]
-    at, same, own, best = _place_of(losses[:_WINDOW], measured, straight)
+    at, same, own, best = _match(losses[:_WINDOW], measured, straight)
     alike = _ALIKE / math.sqrt(min(_WINDOW, len(losses)) or 1)
-    sized = f"{text}, {size:.2g} standard deviations of the loss" if size else text
-    kind, message = "other_numbers", sized
+    full_text = f"{text}, {size:.2g} standard deviations of the loss" if size else text
+    kind, message = "other_numbers", full_text
     # Weights that are wrong at the first loss are wrong at all later losses.
-    if len(measured) > 1 and step > since + 1 and [*unlike] == [(measured[0], "loss")]:
+    if len(measured) > 1 and step > since + 1 and [*differing] == [(measured[0], "loss")]:
         kind, message = "first_mean", f"{text}; all that follows is the same, so it is a mean over fewer steps"
     elif same:
         kind, message = "older_state", f"resumed at step {since}, it continues from the state of step {at}"
@@ -115,26 +115,26 @@ def _named(
         kind = "repeated_data"
         message = f"from step {since} on it uses the data or the random numbers of step {at} on again: {text}"
     elif measured and (step > measured[0] or name != "loss"):
-        kind, message = "other_update", f"the first loss is right, what follows is not: {sized}"
+        kind, message = "other_update", f"the first loss is right, what follows is not: {full_text}"
     elif size > _JUMP:
         kind = "loss_jump"
     elif own >= alike:
-        kind, message = "other_state", f"the data are right, something else is not: {sized}"
+        kind, message = "other_state", f"the data are right, something else is not: {full_text}"
     return ResumeFinding(kind, message, log)
 
 
-def _place_of(losses: Sequence[float], steps: Sequence[int], straight: Uninterrupted) -> tuple[int, bool, float, float]:
+def _match(losses: Sequence[float], steps: Sequence[int], straight: Uninterrupted) -> tuple[int, bool, float, float]:
     """Return the step after which the uninterrupted run has the losses most like these, and whether they are equal.
 
     Also return the correlations, without trends, with losses of the same steps, and with losses after that step.
     """
     if len(losses) < _LEAST:
         return 0, False, 0.0, 0.0
-    whole = [(step, straight.values[step]["loss"]) for step in sorted(straight.values) if _loss(straight, step)]
-    curve, wanted, own, best = [loss for _, loss in whole], _without_trend(losses), 0.0, (-2.0, 0)
-    bare = _without_trend(curve)
+    whole = [(step, straight.values[step]["loss"]) for step in sorted(straight.values) if _has_loss(straight, step)]
+    curve, losses_detrended, own, best = [loss for _, loss in whole], _without_trend(losses), 0.0, (-2.0, 0)
+    curve_detrended = _without_trend(curve)
     for offset in range(len(curve) - len(losses) + 1):
-        alike = _correlation(wanted, bare[offset : offset + len(losses)])
+        alike = _correlation(losses_detrended, curve_detrended[offset : offset + len(losses)])
         if whole[offset][0] == steps[0]:
             own = alike
         else:
@@ -161,12 +161,12 @@ def _spread(losses: Sequence[float]) -> float:
     return stdev(changes) / math.sqrt(2) if len(changes) > 1 else 0.0
 
 
-def _apart(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+def _differences(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     """Return the absolute differences of two reports by name; a value that is NaN in both does not differ."""
     names = sorted((one.keys() & other.keys()) - _TIMINGS, key=lambda name: name != "loss")
     both = {name: (one[name], other[name]) for name in names}
     return {n: 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b) for n, (a, b) in both.items()}
 
 
-def _loss(straight: Uninterrupted, step: int) -> bool:
+def _has_loss(straight: Uninterrupted, step: int) -> bool:
     return "loss" in straight.values[step]

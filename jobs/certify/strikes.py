@@ -12,10 +12,10 @@ from jobs.certify.findings import ResumeFinding, worst
 from jobs.certify.script_run import ScriptRun, ScriptUnderTest
 
 When = Literal["import", "first", "middle", "evaluation", "save"]
-Deed = Literal["SIGTERM", "SIGKILL", "SIGUSR1", "full disk"]
+Action = Literal["SIGTERM", "SIGKILL", "SIGUSR1", "full disk"]
 
 _ASK_SECONDS = 1.0  # pause before SIGUSR1 is repeated
-_STORM = 100  # signals
+_SIGNALS = 100  # how many SIGUSR1 the strike "many SIGUSR1" sends
 _SUDDEN_SECONDS = 0.0002  # interval of polls for the beginning of a save
 
 
@@ -23,7 +23,7 @@ class Strike(NamedTuple):
     """One interruption; ``devices`` has the number of devices before and after it."""
 
     name: str
-    deed: Deed
+    action: Action
     when: When
     devices: tuple[int, int] = (1, 1)
 
@@ -71,14 +71,14 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
         since, newest = max(run.whole().items(), default=(None, None))
         if run.damaged():
             findings.append(ResumeFinding("damaged_save", f"{run.damaged()[0]} has no meta.json of its step"))
-        if since == script.target_step and not findings and strike.deed != "SIGUSR1":
+        if since == script.target_step and not findings and strike.action != "SIGUSR1":
             return None
-        if strike.deed == "SIGUSR1":
-            level, more = ("", []) if findings else _continued(run, strike, plan, None)
+        if strike.action == "SIGUSR1":
+            level, more = ("", []) if findings else _judge_end(run, strike, plan, None)
         elif findings and since in {None, script.target_step}:
             level, more = "", []  # no step is left to train, or there is no checkpoint to resume from
         else:
-            level, more = _resumed(script, strike, plan, since, newest)
+            level, more = _resume(script, strike, plan, since, newest)
     finally:
         run.close()
     findings += more
@@ -86,26 +86,26 @@ def judge_strike(script: ScriptUnderTest, strike: Strike, plan: StrikePlan) -> S
     return StrikeResult(strike, worst(levels), tuple(findings), since)
 
 
-def _resumed(
+def _resume(
     script: ScriptUnderTest, strike: Strike, plan: StrikePlan, since: int | None, newest: Path | None
 ) -> tuple[str, list[ResumeFinding]]:
     """Return level and findings of a run that resumes from a checkpoint, or from scratch without one."""
     run = ScriptRun(script, newest, devices=strike.devices[1])
     try:
         run.end()
-        return _continued(run, strike, plan, since)
+        return _judge_end(run, strike, plan, since)
     finally:
         run.close()
 
 
-def _continued(run: ScriptRun, strike: Strike, plan: StrikePlan, since: int | None) -> tuple[str, list[ResumeFinding]]:
+def _judge_end(run: ScriptRun, strike: Strike, plan: StrikePlan, since: int | None) -> tuple[str, list[ResumeFinding]]:
     """Return level and findings of a run that should have reached the target; the level of a failed run is ""."""
     target, first = run.script.target_step, min(run.values, default=None)
     checkpoints = run.whole()
     if run.exit_code != 0 or target not in checkpoints:
         which = f"resumed from the checkpoint of step {since}" if since is not None else "started again"
         text = f"{which}, it ended with status {run.exit_code} at step {run.step} and did not save step {target}"
-        damaged = since is not None and strike.deed != "SIGTERM"  # after SIGTERM the save was complete
+        damaged = since is not None and strike.action != "SIGTERM"  # after SIGTERM the save was complete
         return "", [ResumeFinding("damaged_save" if damaged else "crashed", text, run.log_line)]
     begins = since or 0
     if first is not None and first not in (begins, begins + 1):
@@ -127,7 +127,7 @@ def _interrupt(run: ScriptRun, strike: Strike, plan: StrikePlan) -> list[ResumeF
     if run.exit_code:
         text = f"on {strike.devices[0]} devices it ended with status {run.exit_code} at step {run.step}"
         return [ResumeFinding("crashed", text, run.log_line)]
-    return _DEEDS[strike.deed](run, strike)
+    return _ACTIONS[strike.action](run, strike)
 
 
 def _stop_run(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
@@ -166,16 +166,16 @@ def _kill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     return findings
 
 
-def _storm(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
+def _send_many_signals(run: ScriptRun, _strike: Strike) -> list[ResumeFinding]:
     """Request many saves, after which the run must still reach its target; return the findings."""
-    for _ in range(_STORM):
+    for _ in range(_SIGNALS):
         run.signal(signal.SIGUSR1)
         run.until(lambda: False, _SUDDEN_SECONDS, _SUDDEN_SECONDS)
     run.end()
     return _ended_by_signal(run)
 
 
-def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
+def _simulate_full_disk(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     """Let a save fail in the middle of a file, then remove the limit and ask the run to save and end.
 
     A limit of the file size simulates a full disk, since only root can create a small disk. The script gets the error
@@ -185,15 +185,15 @@ def _fill(run: ScriptRun, strike: Strike) -> list[ResumeFinding]:
     if findings:
         return findings
     sizes = [path.stat().st_size for folder in run.whole().values() for path in folder.rglob("*") if path.is_file()]
-    _limit(run, max(sizes) // 2)
+    _limit_file_size(run, max(sizes) // 2)
     count = len(run.whole())
     _request_save(run, lambda: run.save_failed or len(run.whole()) > count, 2 * _ASK_SECONDS)
-    _limit(run, resource.RLIM_INFINITY)
+    _limit_file_size(run, resource.RLIM_INFINITY)
     findings = _stop_run(run, strike)
     return findings if run.exit_code == 0 else []
 
 
-def _limit(run: ScriptRun, size: int) -> None:
+def _limit_file_size(run: ScriptRun, size: int) -> None:
     with suppress(ProcessLookupError):
         _, most = resource.prlimit(run.command.process_id, resource.RLIMIT_FSIZE)
         soft = size if most == resource.RLIM_INFINITY else most if size == resource.RLIM_INFINITY else min(size, most)
@@ -226,9 +226,9 @@ def _request_save(run: ScriptRun, done: Callable[[], object], seconds: float = 0
     return bool(done())
 
 
-_DEEDS: Mapping[Deed, Callable[[ScriptRun, Strike], list[ResumeFinding]]] = {
+_ACTIONS: Mapping[Action, Callable[[ScriptRun, Strike], list[ResumeFinding]]] = {
     "SIGTERM": _stop_run,
     "SIGKILL": _kill,
-    "SIGUSR1": _storm,
-    "full disk": _fill,
+    "SIGUSR1": _send_many_signals,
+    "full disk": _simulate_full_disk,
 }
