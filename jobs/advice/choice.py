@@ -12,19 +12,19 @@ from jobs.advice.seen import Measurement, memory_seen, pace_seen
 from jobs.advice.shape import GIB, RANK, STACKS, Card, Method, Offload, Optimizer, Parallel, Setup, Shape, Stack, cards
 
 MARGIN = 0.08
-"""Share by which a peak may exceed the prediction and still fit; the worst published one is 7 % above."""
+"""Share by which a peak may exceed the prediction and still fit; the worst published peak is 7 % above."""
 
-_HARDLY = 1.03
+_HARDLY_FASTER = 1.03  # a micro-batch that is faster by less than this factor is not worth its memory
 
 Verdict = Literal["fits", "tight", "does not fit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a user wants: ``rows`` of ``seq`` tokens per step on all devices, ``tokens`` in total (0: not given).
+    """A user's request: ``rows`` of ``seq`` tokens per step on all devices, ``tokens`` in total (0: not given).
 
-    ``methods`` are the allowed ones (empty: all but full). ``usd_per_hour`` is the machine's price; without it the cost
-    is electricity, at ``usd_kwh``. ``probed`` are methods with the measured bytes per token and layer.
+    Only ``methods`` are recommended (empty: all but full). ``usd_per_hour`` is the machine's price; without it the cost
+    is electricity, at ``usd_kwh``. ``probed`` are pairs of a method and its measured bytes per token and layer.
     """
 
     seq: int = 2048
@@ -47,7 +47,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One option on ``devices`` of a card: what it needs, how fast it is, what it costs."""
+    """One option (``rung``) on a card: its set-up, its memory, its speed, and its hours, kWh and dollars."""
 
     rung: str
     setup: Setup
@@ -64,13 +64,13 @@ class Choice:
 
     @property
     def margin(self) -> float:
-        """The share of the device memory that is left."""
+        """The share of the device memory that stays free."""
         return 1 - self.memory.gib / self.card.usable_gib
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All options, and the recommended one; if none fits, None, and ``nearest`` is the nearest setting that would."""
+    """All options, and the recommended one (``best``). If none fits, ``nearest`` describes the nearest that would."""
 
     shape: Shape
     card: Card
@@ -82,7 +82,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rung:
+class _Option:
     name: str
     method: Method
     parallel: Parallel = "none"
@@ -92,80 +92,78 @@ class _Rung:
     least: int = 1  # devices
 
 
-_LADDER = (
-    _Rung("QLoRA", "qlora"),
-    _Rung("LoRA", "lora"),
-    _Rung("LoRA, base shared out", "lora", "fsdp", least=2),
-    _Rung("QLoRA, layers shared out", "qlora", "layers", least=2),
-    _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
-    _Rung("full, 16 bit weights", "full", master=False),
-    _Rung("full, AMP", "full"),
-    _Rung("full, ZeRO-1", "full", "zero1", least=2),
-    _Rung("full, ZeRO-2", "full", "zero2", least=2),
-    _Rung("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
-    _Rung("full, ZeRO-3", "full", "zero3", least=2),
-    _Rung("full, FSDP2", "full", "fsdp", least=2),
-    _Rung("full, ZeRO-3, RAM", "full", "zero3", "cpu"),
-    _Rung("full, ZeRO-3, NVMe", "full", "zero3", "nvme"),
+_OPTIONS = (
+    _Option("QLoRA", "qlora"),
+    _Option("LoRA", "lora"),
+    _Option("LoRA, base shared out", "lora", "fsdp", least=2),
+    _Option("QLoRA, layers shared out", "qlora", "layers", least=2),
+    _Option("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
+    _Option("full, 16 bit weights", "full", master=False),
+    _Option("full, AMP", "full"),
+    _Option("full, ZeRO-1", "full", "zero1", least=2),
+    _Option("full, ZeRO-2", "full", "zero2", least=2),
+    _Option("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
+    _Option("full, ZeRO-3", "full", "zero3", least=2),
+    _Option("full, FSDP2", "full", "fsdp", least=2),
+    _Option("full, ZeRO-3, RAM", "full", "zero3", "cpu"),
+    _Option("full, ZeRO-3, NVMe", "full", "zero3", "nvme"),
 )
 _BETTER: tuple[Method, ...] = ("full", "lora", "qlora")
 
 
 def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Advice:
-    """Return the options for a model on ``devices`` of a card."""
+    """Return all options for a model on so many ``devices`` of a card, and the recommended one."""
     methods = wishes.methods or ("qlora", "lora", "full")
-    rungs = []
-    for rung in _LADDER:
-        if rung.method not in methods or devices < rung.least:
+    choices = []
+    for option in _OPTIONS:
+        if option.method not in methods or devices < option.least:
             continue
-        if rung.method == "qlora" and not card.four_bits:
+        if option.method == "qlora" and not card.four_bits:
             continue
-        if _is_ours(wishes.stack) and not rung.master and rung.optimizer == "adamw":
+        if _is_ours(wishes.stack) and not option.master and option.optimizer == "adamw":
             continue  # our trainer keeps fp32 weights
-        if wishes.parallel not in (None, rung.parallel, "ddp" if rung.parallel == "none" else None):
+        if wishes.parallel not in (None, option.parallel, "ddp" if option.parallel == "none" else None):
             continue
-        if wishes.offload not in (None, rung.offload):
+        if wishes.offload not in (None, option.offload):
             continue
-        if wishes.optimizer and rung.optimizer == "adamw8bit" != wishes.optimizer:
+        if wishes.optimizer and option.optimizer == "adamw8bit" != wishes.optimizer:
             continue
-        chosen = replace(rung, optimizer=wishes.optimizer or rung.optimizer)
-        rungs.append(_best(chosen, shape, card, devices, wishes, measurements))
+        chosen = replace(option, optimizer=wishes.optimizer or option.optimizer)
+        choices.append(_best(chosen, shape, card, devices, wishes, measurements))
     wanted = wishes.methods or ("lora", "qlora")
-    fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
-    fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
+    fit = [choice for choice in choices if choice.verdict == "fits" and choice.setup.method in wanted]
+    fit = fit or [choice for choice in choices if choice.verdict == "tight" and choice.setup.method in wanted]
     best = min(fit, key=_preference, default=None)
     would_fit = "" if best else nearest(shape, card, devices, wishes)
-    return Advice(shape, card, devices, wishes, tuple(rungs), best, would_fit)
+    return Advice(shape, card, devices, wishes, tuple(choices), best, would_fit)
 
 
 def _is_ours(stack: Stack) -> bool:
     return stack.name.startswith("finetune")
 
 
-def _preference(one: Choice) -> tuple[bool, int, float]:
-    """Prefer unsharded to sharded weights, 16 bits to 4, fast to slow."""
-    return one.setup.sharded, _BETTER.index(one.setup.method), one.hours
+def _preference(choice: Choice) -> tuple[bool, int, float]:
+    """Return a sort key: unsharded before sharded weights, then 16 bits before 4, then fast before slow."""
+    return choice.setup.sharded, _BETTER.index(choice.setup.method), choice.hours
 
 
 def _best(
-    rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement]
+    option: _Option, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement]
 ) -> Choice:
-    """Return the fastest micro-batch of an option that fits; the smallest if none does."""
-    choices = [
-        priced(rung.name, setup, card, wishes, measurements)
-        for setup in _setups(rung, shape, card, devices, wishes)
-    ]  # fmt: skip
-    fit = [one for one in choices if one.verdict == "fits"] or [one for one in choices if one.verdict == "tight"]
+    """Return about the fastest micro-batch of an option that fits; the smallest if none fits."""
+    setups = _setups(option, shape, card, devices, wishes)
+    choices = [priced(option.name, setup, card, wishes, measurements) for setup in setups]
+    fit = [each for each in choices if each.verdict == "fits"] or [each for each in choices if each.verdict == "tight"]
     if not fit:
-        return min(choices, key=lambda one: one.memory.total)
-    quickest = min(one.pace.step for one in fit)  # hardly faster ones are not worth the memory
-    return min((one for one in fit if one.pace.step <= _HARDLY * quickest), key=lambda one: one.memory.total)
+        return min(choices, key=lambda choice: choice.memory.total)
+    longest = _HARDLY_FASTER * min(choice.pace.step for choice in fit)
+    return min((choice for choice in fit if choice.pace.step <= longest), key=lambda choice: choice.memory.total)
 
 
-def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:
-    parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
+def _setups(option: _Option, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:
+    parallel: Parallel = option.parallel if option.parallel != "none" else "ddp" if devices > 1 else "none"
     stack = wishes.stack
-    if _is_ours(stack) and rung.parallel not in ("none", "layers"):
+    if _is_ours(stack) and option.parallel not in ("none", "layers"):
         stack = STACKS["transformers"]  # the memory of our sharding was not measured
     elif stack.compiled and not card.compiles:
         stack = STACKS["finetune"]
@@ -178,29 +176,29 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
             accumulate = max(1, -(-wishes.rows // (devices * batch)))
             yield Setup(
                 shape=shape,
-                method=rung.method,
+                method=option.method,
                 seq=wishes.seq,
                 batch=batch,
                 accumulate=accumulate,
                 devices=devices,
                 rank=wishes.rank,
-                optimizer=rung.optimizer,
-                master=rung.master or _is_ours(stack),
+                optimizer=option.optimizer,
+                master=option.master or _is_ours(stack),
                 checkpointing=checkpointing,
                 parallel=parallel,
-                offload=rung.offload,
+                offload=option.offload,
                 precision=card.precision,
                 stack=stack,
                 image_tokens=image,
-                probed=dict(wishes.probed).get(rung.method, 0.0),
+                probed=dict(wishes.probed).get(option.method, 0.0),
             )
             if wishes.batch:
                 break
             batch *= 2
 
 
-def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Choice:
-    """Return the memory, time and cost of a set-up on a card."""
+def priced(option: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Choice:
+    """Return a set-up on a card as a choice of this option name, with its memory, time and cost."""
     memory = memory_seen(memory_of(setup), setup, card, measurements)
     storage, pace = storage_of(setup), pace_seen(setup, card, measurements)
     tokens = wishes.tokens or 1e6
@@ -208,11 +206,11 @@ def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Se
     kwh = hours * card.watts * setup.devices / 1_000
     usd = kwh * wishes.usd_kwh if wishes.usd_per_hour is None else hours * wishes.usd_per_hour
     verdict, why = judged(memory, storage, card, wishes)
-    return Choice(rung, setup, card, memory, storage, pace, verdict, why, hours, late, kwh, usd)
+    return Choice(option, setup, card, memory, storage, pace, verdict, why, hours, late, kwh, usd)
 
 
 def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tuple[Verdict, str]:
-    """Return whether a device and its machine can hold it, and what is too large if not."""
+    """Return whether a device and its machine can hold a set-up, and the figures that decide."""
     have = card.usable_gib
     if memory.gib > have:
         part = memory.largest
@@ -220,14 +218,14 @@ def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tupl
             f"{memory.gib:.1f} GiB of {have:g}; largest part: {part.name}, {part.bytes / GIB:.1f} GiB ({part.formula})"
         )
     if storage.ram / GIB > wishes.ram_gib:
-        return "does not fit", f"{storage.ram / GIB:.0f} GiB of RAM, and the machine has {wishes.ram_gib:g}"
+        return "does not fit", f"{storage.ram / GIB:.0f} GiB of RAM are needed, and the machine has {wishes.ram_gib:g}"
     if memory.gib * (1 + MARGIN) > have:
         return "tight", f"{memory.gib:.1f} GiB of {have:g} leave less than {100 * MARGIN:.0f} %: try a few steps first"
     return "fits", f"{memory.gib:.1f} GiB of {have:g}"
 
 
 def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
-    """Return the smallest change with which it fits, as text; "" if there is none."""
+    """Return the smallest change after which a training fits, as text; "" if there is none."""
     relaxed = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
     if relaxed != wishes:
         choice = advise_once(shape, card, devices, relaxed)
@@ -244,24 +242,24 @@ def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
             choice = advise_once(shape, card, devices, replace(relaxed, methods=methods))
             if choice is not None:
                 return f"with {choice.setup.text}: {choice.why}"
-    for other in sorted(cards().values(), key=lambda one: one.usable_gib):
+    for other in sorted(cards().values(), key=lambda other: other.usable_gib):
         if other.usable_gib > card.usable_gib and (choice := advise_once(shape, other, devices, relaxed)) is not None:
             return f"on {other.name} x{devices} with {choice.setup.text}: {choice.why}"
     return ""
 
 
 def advise_once(shape: Shape, card: Card, devices: int, wishes: Wishes) -> Choice | None:
-    """Return the best choice that fits; None if there is none."""
-    for rung in _LADDER:
-        if rung.method not in (wishes.methods or ("lora", "qlora")) or devices < rung.least:
+    """Return the choice of the first option that fits; None if none fits."""
+    for option in _OPTIONS:
+        if option.method not in (wishes.methods or ("lora", "qlora")) or devices < option.least:
             continue
-        choice = _best(rung, shape, card, devices, wishes, ())
+        choice = _best(option, shape, card, devices, wishes, ())
         if choice.verdict == "fits":
             return choice
     return None
 
 
-_WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
+_WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30  # pixels of the picture, and of the margins of its axes
 
 
 def compare(
@@ -288,14 +286,14 @@ def picture(advices: Sequence[Advice]) -> str:
         f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
     ]
     if choices:
-        across = _Axis([hours for _, one in choices for hours in (one.hours, one.hours_p90)], _LEFT, _WIDE - 30)
-        up = _Axis([max(0.01, one.usd) for _, one in choices], _HIGH - 60, _TOP)
+        across = _Axis([hours for _, best in choices for hours in (best.hours, best.hours_p90)], _LEFT, _WIDE - 30)
+        up = _Axis([max(0.01, best.usd) for _, best in choices], _HIGH - 60, _TOP)
         lines += _axes(across, up)
-        for advice, one in choices:
-            lines += _mark(advice, one, across, up)
-    out = [f"{one.card.name} x{one.devices}" for one in advices if one.best is None]
-    if out:
-        lines.append(f'<text x="{_LEFT}" y="{_HIGH - 6}" fill="#b3352a">does not fit: {escape(", ".join(out))}</text>')
+        for advice, best in choices:
+            lines += _mark(advice, best, across, up)
+    if unfit := [f"{advice.card.name} x{advice.devices}" for advice in advices if advice.best is None]:
+        unfit_text = f"does not fit: {escape(', '.join(unfit))}"
+        lines.append(f'<text x="{_LEFT}" y="{_HIGH - 6}" fill="#b3352a">{unfit_text}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -327,15 +325,15 @@ def _axes(across: _Axis, up: _Axis) -> list[str]:
         f'<text x="{_LEFT - 6}" y="{up.at(value):.0f}" text-anchor="end" fill="#59616b">${value:g}</text>'
         for value in up.ticks()
     ]
-    lines.append(f'<text x="{_LEFT}" y="18" fill="#59616b">money against time; the line reaches to nine in ten</text>')
+    lines.append(f'<text x="{_LEFT}" y="18" fill="#59616b">money against time (P50); the line ends at P90</text>')
     return lines
 
 
-def _mark(advice: Advice, one: Choice, across: _Axis, up: _Axis) -> list[str]:
-    x, y = across.at(one.hours), up.at(max(0.01, one.usd))
-    name = escape(f"{advice.card.name} x{advice.devices} ({one.rung})")
+def _mark(advice: Advice, choice: Choice, across: _Axis, up: _Axis) -> list[str]:
+    x, y = across.at(choice.hours), up.at(max(0.01, choice.usd))
+    name = escape(f"{advice.card.name} x{advice.devices} ({choice.rung})")
     return [
-        f'<path d="M{x:.0f} {y:.0f}H{across.at(one.hours_p90):.0f}" stroke="#1d5fbf" stroke-opacity=".4"/>',
+        f'<path d="M{x:.0f} {y:.0f}H{across.at(choice.hours_p90):.0f}" stroke="#1d5fbf" stroke-opacity=".4"/>',
         f'<circle cx="{x:.0f}" cy="{y:.0f}" r="5" fill="#1d5fbf"><title>{name}</title></circle>',
         f'<text x="{x + 8:.0f}" y="{y - 6:.0f}" fill="#1b1e22">{name}</text>',
     ]
@@ -373,29 +371,31 @@ def command(choice: Choice, model: str) -> list[str]:
 def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
     """Return a job's TOML; ``source`` is its base model, such as ``hf:owner/name``."""
     setup, zero = choice.setup, choice.setup.parallel in _ZERO
-    why = f"Its speed is that on {choice.card.name}" if zero else "Its needs and its speed are left out"
-    written = [
-        f"# Written by schedctl advise. {why}: {'the adviser knows no other' if zero else 'the adviser knows both'}.",
+    speed = (
+        f"on {choice.card.name}; no other is known" if zero else "and the needs are computed where they are left out"
+    )
+    lines = [
+        f"# Written by schedctl advise. The speed {'is that ' if zero else ''}{speed}.",
         f"name = {_text(model)}",
         f"command = [{', '.join(map(_text, command(choice, 'input:base')))}]",
         f"inputs = {{ base = {_text(source)} }}",
         f"target_step = {steps}",
         "mixture = {}",
     ]
-    if setup.sharded:  # the command alone tells the needs of one device
+    if setup.sharded:  # without this line, the needs would be computed for one device
         gib = ceil(10 * choice.memory.gib * (1 + MARGIN)) / 10
-        written += [f"needs = {{ devices = {setup.devices}, vram_gib = {gib:g} }}"]
+        lines += [f"needs = {{ devices = {setup.devices}, vram_gib = {gib:g} }}"]
     if zero:
-        written += [f"steps_per_hour = {3_600 / choice.pace.step / gains_of(choice)[-1]:.3g}"]
-        written += [f"requirements = {_text(_REQUIREMENTS)}"]
+        lines += [f"steps_per_hour = {3_600 / choice.pace.step / gains_of(choice)[-1]:.3g}"]
+        lines += [f"requirements = {_text(_REQUIREMENTS)}"]
     if setup.devices > 1:
         gains = ", ".join(f"{gain:.2f}" for gain in gains_of(choice))
-        written += [f"device_speedup = [{gains}]"]
-    return "\n".join(written) + "\n"
+        lines += [f"device_speedup = [{gains}]"]
+    return "\n".join(lines) + "\n"
 
 
 def gains_of(choice: Choice) -> list[float]:
-    """Return the speed-up of one device, two devices and so on over one."""
+    """Return the speed-up over one device, for one device, two devices and so on."""
     pace, setup = choice.pace, choice.setup
     if setup.parallel == "layers":
         return [1.0] * setup.devices
@@ -404,7 +404,7 @@ def gains_of(choice: Choice) -> list[float]:
 
 
 def deepspeed(setup: Setup) -> dict[str, Any]:
-    """Return DeepSpeed's configuration; with stage 0, which changes nothing, for a set-up that does not need it."""
+    """Return DeepSpeed's configuration. A set-up that does not need DeepSpeed gets stage 0, which changes nothing."""
     stage = {**_ZERO, "fsdp": 3}.get(setup.parallel, 0)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if setup.offload != "none":
@@ -430,7 +430,7 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
     """Return the files needed to run a choice, by name."""
     setup = choice.setup
     launch = [
-        "# One process a card. Two visible cards without torchrun are nn.DataParallel, which is slower than one.",
+        "# One process per card. Without torchrun, two visible cards use nn.DataParallel, which is slower than one.",
         f"torchrun --standalone --nproc_per_node {setup.devices} train.py {flags(setup)}",
         (
             f"accelerate launch --num_processes {setup.devices} --mixed_precision {setup.precision} "
@@ -443,9 +443,9 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")
     launch += ["# The flags of train_ds.py:", flags(setup)]
     written = {"launch.sh": "\n".join(launch) + "\n", "ds_config.json": json.dumps(deepspeed(setup), indent=2) + "\n"}
-    # Our trainer has no NVMe offload, and its ZeRO no 8-bit states.
-    eight = setup.parallel in _ZERO and setup.optimizer != "adamw"
-    if setup.offload != "nvme" and not eight:
+    # Our trainer has no offload to NVMe, and its ZeRO has only AdamW.
+    other_optimizer = setup.parallel in _ZERO and setup.optimizer != "adamw"
+    if setup.offload != "nvme" and not other_optimizer:
         written["job.toml"] = job_table(choice, model, source, steps)
         if setup.parallel in _ZERO:
             written[_REQUIREMENTS] = "deepspeed\n"

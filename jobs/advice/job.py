@@ -17,11 +17,11 @@ from jobs.spec import JobSpec, Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
-# The GPU for which the speed of a job is estimated by default.
+# The GPU that the speed of a job is estimated for by default.
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
 _ZERO_OPTIONS = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
-_DEVICES_MAX = 4
+_DEVICES_MAX = 4  # devices that a job without --shard is allowed at most
 _SAVE_SECONDS_MIN = 60  # minimum time for a checkpoint
 _UPLOAD_BYTES_PER_SECOND = 50_000_000  # assumed bytes per second into a remote store, until they are measured
 _TPU_IMPORTS = re.compile(rb"^\s*(import|from)\s+(jax|flax|torch_xla)\b", re.MULTILINE)
@@ -71,12 +71,12 @@ def could_use_tpu(spec: JobSpec) -> bool:
 
 
 def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:
-    """Return a job's set-up on one GPU of a model, ``card``; None if it is unknown."""
+    """Return a job's set-up on one GPU, adapted to it by ``on_card``; None if the set-up is unknown."""
     return _setup_on_card(tuple(command), tuple(sorted(inputs.items())), card)
 
 
 def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
-    """Return what needs the most memory on a GPU, and the nearest setting that fits; "" if the set-up is unknown."""
+    """Return the memory that a job needs on a GPU, and the nearest setting that fits; "" if the set-up is unknown."""
     return _cached_misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
 
 
@@ -121,7 +121,7 @@ def on_card(setup: Setup, card: Card) -> Setup:
 
 @lru_cache(maxsize=1_024)
 def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> Setup | None:
-    """Return the set-up that a command line of our trainer gives; None for other command lines. Raises NotFound."""
+    """Return the set-up by a command line of our trainer; None for others. Raises NotFound for an unknown model."""
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None
@@ -129,7 +129,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     if options.get("--stage", "sft") != "sft":
         return None  # the formulas are for supervised training; other stages need more memory
     if options.keys() & _ZERO_OPTIONS:
-        return None  # its memory depends on the machine and on all devices, not on one card
+        return None  # ZeRO's memory depends on the machine and on all devices, not on one card
     model = options.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")

@@ -9,16 +9,16 @@ from math import log2, sqrt
 
 from jobs.advice.shape import GIB, Card, Setup
 
-_NF4 = 0.516  # bytes of a parameter in NF4 with double quantisation
+_NF4 = 0.516  # bytes per parameter in NF4 with double quantisation
 _STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # states per parameter
-_COMMUNICATION = GIB // 4  # NCCL's buffers, each device
-_COMPILED = 0.78  # share of s: the compiler recomputes norms, activations and casts
+_COMMUNICATION = GIB // 4  # bytes of NCCL's buffers per device
+_COMPILED = 0.78  # share of s that compiled layers keep; they recompute norms, activations and casts
 _BUCKET = 100_000_000  # bytes of gradients per message of DDP and ZeRO
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the memory: its bytes at the worst instant, and the formula with numbers."""
+    """One part of the memory: its bytes at the worst instant, and its formula with the numbers filled in."""
 
     name: str
     bytes: float
@@ -61,9 +61,9 @@ def memory_of(setup: Setup) -> Memory:
     work = layer_bytes(setup) * setup.tokens * (1.25 if setup.checkpointing else 0.25)
     fixed = [weights, adapters, states]
     head = min(gradients.bytes, _head_gradient(setup))
-    held = gradients.bytes if setup.accumulate > 1 else head  # those of earlier micro-batches always exist
-    # During the loss all layers are kept; at the start of backward also the inner values of the last layer; at its end
-    # all gradients and one layer. The optimiser step is last.
+    held = gradients.bytes if setup.accumulate > 1 else head  # gradients of earlier micro-batches always exist
+    # Memory holds: during the loss, the values of all layers; at the start of backward, also the inner values of the
+    # last layer; at its end, all gradients and one layer. Last is the optimiser step.
     at_loss = (("loss", kept.bytes, loss.bytes, gradients.bytes if setup.accumulate > 1 else 0.0),)
     at_start = (("start of backward", kept.bytes + work, 0.0, held),)
     inner = kept.bytes / setup.shape.layers + work + _tied(setup)
@@ -97,10 +97,10 @@ def layer_bytes(setup: Setup) -> float:
     if setup.probed:
         return setup.probed * (_COMPILED if stack.compiled else 1.0)
     h, q, k, i = shape.hidden, shape.queries, shape.keys, shape.between
-    attention = 2 * (2 * q + 2 * k)  # queries, keys, values and what comes out
+    attention = 2 * (2 * q + 2 * k)  # queries, keys, values and the output
     if setup.method == "full":
         bare = 16 * h + attention + 8 * i  # two norms: 32 bit input, normed value, output; the MLP's four
-        # With AMP the stream between layers has 32 bits, and each product gets a copy of its input.
+        # With AMP, values between layers have 32 bits, and each product gets a copy of its input.
         size: float = bare + (10 * h if setup.master else 0)
     else:
         each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 4) if setup.dropout else 0)  # dropout's mask
@@ -118,7 +118,7 @@ def layer_bytes(setup: Setup) -> float:
 
 
 def _activations(setup: Setup) -> Part:
-    """Return what all layers keep until the backward pass."""
+    """Return the bytes that all layers keep until the backward pass."""
     shape, tokens = setup.shape, setup.tokens
     wide = 4 if (setup.method == "full" and setup.master) or setup.stack.kbit_preparation else 2
     if setup.checkpointing:
@@ -126,8 +126,8 @@ def _activations(setup: Setup) -> Part:
         formula = f"{wide} L T h: inputs of {shape.layers} layers, T = {tokens:,}; and inside one layer 1.25 s T"
     else:
         size = layer_bytes(setup) * shape.layers * tokens
-        found_by = "probed" if setup.probed else "by formula"
-        formula = f"s L T: {layer_bytes(setup):,.0f} bytes {found_by} x {shape.layers} layers x {tokens:,} tokens"
+        origin = "probed" if setup.probed else "by formula"
+        formula = f"s L T: {layer_bytes(setup):,.0f} bytes {origin} x {shape.layers} layers x {tokens:,} tokens"
     if setup.method == "full" and setup.master and not setup.checkpointing:
         size += 2.0 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
         formula += "; and 2 N: autocast's copies of the weights"
@@ -135,7 +135,7 @@ def _activations(setup: Setup) -> Part:
 
 
 def _tied(setup: Setup) -> float:
-    """Return the bytes of head and embedding gradients, which exist together if these are one matrix."""
+    """Return the bytes of the head's and the embedding's gradients, which exist together if both are one matrix."""
     if setup.method != "full" or not setup.shape.tied:
         return 0.0
     return 2 * _head_gradient(setup)
@@ -167,7 +167,7 @@ def _weights(setup: Setup) -> Part:
     if setup.method == "qlora":
         rest = total - shape.linear
         each = 4 if setup.stack.kbit_preparation else 2
-        # Layers are spread so that devices hold equal bytes; one has the embedding, another the head.
+        # Layers are spread so that all devices hold about the same bytes, embedding and head included.
         size = (_NF4 * shape.linear + each * rest) / setup.shards
         shared = f", / {setup.shards}" if setup.shards > 1 else ""
         formula = f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms{shared}"
@@ -236,7 +236,7 @@ class Storage:
 
 
 def storage_of(setup: Setup) -> Storage:
-    """Return what host memory and disk must hold. Offloaded states count 1.5 times, as in DeepSpeed's estimate."""
+    """Return the bytes for host memory and disk. Offloaded states count 1.5 times, as in DeepSpeed's estimate."""
     states = _STATES[setup.optimizer] * 4 if setup.optimizer != "adamw8bit" else 2.0
     weights = 4 if setup.method != "full" or setup.master else 2
     checkpoint = (weights + states) * setup.trained
@@ -253,18 +253,18 @@ def storage_of(setup: Setup) -> Storage:
 
 # The time of a micro-batch is max(floor, a + b T), from matrix products, bandwidth and links between devices.
 PRODUCTS = 0.76  # share of the peak rate that large matrix products reach
-# Bytes moved outside products per token, layer and value of h: forward and backward, and forward again.
+# Bytes moved outside products, per token, layer and value of h: for forward and backward, and for another forward.
 _MOVED = {"full": (885.0, 225.0), "lora": (1_455.0, 595.0), "qlora": (1_455.0, 595.0)}
-_MASTER = 1.3  # factor on these bytes if the stream between layers is fp32
-_FUSED = 0.45  # factor on these bytes if layers are compiled
+_MASTER = 1.3  # factor on _MOVED if the values between layers are fp32
+_FUSED = 0.45  # factor on _MOVED if layers are compiled
 _LAUNCH = {"full": 0.0030, "lora": 0.0045, "qlora": 0.0080}  # seconds per layer to launch a micro-batch's kernels
 _AGAIN = 1.8  # factor on launches with gradient checkpointing
 _UNPACK = 13.5  # bytes moved per 4-bit weight and micro-batch: read, written and read again, three times
 _WAITING = 0.05  # share of a step that devices wait for the slowest, per doubling of their number
-_PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
-_PRIOR = 0.3  # relative error of a prior on a card without measurements
-_BETWEEN_LOSSES_SECONDS = 30 * 3_600
-Z90 = 1.2816
+_ERRORS = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
+_ERROR = 0.3  # relative error of the formulas on a card that is not in _ERRORS
+_BETWEEN_LOSSES_SECONDS = 30 * 3_600  # assumed mean time between two lost sessions
+Z90 = 1.2816  # standard normal quantile of P90
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Pace:
     tokens: int
     sigma: float
     limits: dict[str, float]
-    samples: int = 0  # steps of one's own that it rests on
+    samples: int = 0  # measured steps that the pace is based on
 
     def micro(self, tokens: int) -> float:
         """Return the seconds of a micro-batch of so many tokens."""
@@ -292,7 +292,7 @@ class Pace:
 
     @property
     def limit(self) -> str:
-        """The part that takes most of a step."""
+        """The name of the part that takes the largest share of a step."""
         return max(self.limits, key=lambda name: self.limits[name])
 
     def hours(self, tokens: float, share: float = 0.5) -> float:
@@ -310,7 +310,7 @@ def flops_per_token(setup: Setup) -> float:
 
 
 def pace_of(setup: Setup, card: Card) -> Pace:
-    """Return how fast a set-up goes on a card, before anything of it was measured."""
+    """Return the pace of a set-up on a card by the formulas alone, without measurements."""
     shape, tokens = setup.shape, setup.tokens
     reached = PRODUCTS * card.tflops * 1e12 * card.sustained
     products = flops_per_token(setup) / reached
@@ -324,10 +324,10 @@ def pace_of(setup: Setup, card: Card) -> Pace:
     micro = max(floor, fixed + (products + bandwidth) * tokens)
     states = {"adamw8bit": 12.0}.get(setup.optimizer, 28.0 if setup.master or setup.method != "full" else 16.0)
     update = states * setup.trained / setup.shards / (card.gb_s * 1e9)
-    # With spread layers the first and last devices wait while batches arrive and leave.
+    # With layers spread over devices, the last device waits for the first batch, and the first device for the last.
     waiting = 1 - 1 / setup.devices if setup.parallel == "layers" else _WAITING * log2(setup.devices)
     link = _link(setup, card) + setup.accumulate * micro * waiting
-    if setup.offload != "none":  # the processor steps: DeepSpeed's CPU Adam does about a billion values a second
+    if setup.offload != "none":  # the CPU computes the update: DeepSpeed's Adam does about a billion values a second
         update = setup.trained / setup.shards / 1e9 * (1 if setup.offload == "cpu" else 3)
     step = setup.accumulate * micro + update + link
     return Pace(
@@ -337,7 +337,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
         link=link,
         step=step,
         tokens=setup.rows * setup.seq,
-        sigma=_PRECISE.get(card.name, _PRIOR) + (0.1 if setup.shards > 1 or setup.offload != "none" else 0.0),
+        sigma=_ERRORS.get(card.name, _ERROR) + (0.1 if setup.shards > 1 or setup.offload != "none" else 0.0),
         limits={
             "products": setup.accumulate * products * tokens / step,
             "bandwidth": setup.accumulate * bandwidth * tokens / step,
@@ -348,7 +348,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
 
 
 def _link(setup: Setup, card: Card) -> float:
-    """Return the seconds per step that gradients and gathered weights travel between devices (ring all-reduce)."""
+    """Return the seconds per step for sending gradients and gathered weights between devices (ring all-reduce)."""
     if setup.devices < 2 or setup.parallel == "layers":
         return 0.0
     share = (setup.devices - 1) / setup.devices

@@ -1,4 +1,4 @@
-"""Measured step times of this user or of others, which gradually replace the priors. advice.json stores them."""
+"""Measured step times, which gradually replace the formulas of memory.py. advice.json stores the user's own."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from jobs.problem import NotFound
 
 FORMAT = 1
 _FILE_BYTES_MAX = 8 << 20
-_HALF = 5  # steps after which measurements have the weight of the prior
+_HALF = 5  # measured steps that weigh as much as the formulas
 _FLAT = 1.5  # up to this multiple of the fastest time, a sequence length measures the floor of the step time
 _SEEN_SIGMA = 0.05  # relative error between measured sequence lengths
 _ELSEWHERE_SIGMA = 0.2  # relative error of a ratio that was measured on other GPUs
@@ -47,7 +47,7 @@ class Measurement:
 
 
 def read_seen(path: Path) -> tuple[Measurement, ...]:
-    """Return the measurements of a file. Raises NotFound if one is invalid, or faster than its GPU can be."""
+    """Return the measurements of a file. Raises NotFound if a measurement is invalid or faster than its GPU can be."""
     try:
         document = read_json(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
@@ -61,7 +61,7 @@ def read_seen(path: Path) -> tuple[Measurement, ...]:
 
 
 def write_seen(path: Path, samples: Iterable[Measurement]) -> None:
-    """Write a file that others can import."""
+    """Write measurements to a file that ``read_seen`` reads, also for other users."""
     write_whole(path, json.dumps({"format": FORMAT, "seen": [asdict(row) for row in samples]}, indent=1) + "\n")
 
 
@@ -70,7 +70,7 @@ def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
     name = str(document["card"].get("name", ""))
     card = recognised(name)
     if card is None:
-        raise ValueError(f"{name or 'its card'} is no card that is known")
+        raise ValueError(f"{name or 'its card'} is not a known card")
     return [
         {
             "card": card[0].name,
@@ -98,7 +98,7 @@ def _stack(row: dict[str, Any]) -> str:
 
 def _row(row: Any) -> Measurement:
     if not isinstance(row, dict):
-        raise TypeError("a row is no object")
+        raise TypeError("a row is not an object")
     types = get_type_hints(Measurement)
     sample = Measurement(**{name: value for name, value in row.items() if name in types})
     for name, kind in types.items():
@@ -127,7 +127,7 @@ def too_quick(sample: Measurement) -> str:
     if card is None or needed / sample.seconds <= card.tflops * 1e12:
         return ""
     text = f"{sample.model} on {sample.card}: {sample.tokens / sample.seconds:,.0f} tokens a second"
-    return f"{text} are more than the card can compute"
+    return f"{text} are more than this card can compute"
 
 
 def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> list[Measurement]:
@@ -142,7 +142,7 @@ def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> lis
 
 
 def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
-    """Return the pace by measurements on this GPU; without any, the prior times the ratio measured on other GPUs."""
+    """Return the pace by measurements on this GPU; without them, by formula and the ratio measured on other GPUs."""
     prior = pace_of(setup, card)
     here = same(setup, samples, card)
     if here:
@@ -159,7 +159,7 @@ def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
 
 
 def _fitted(setup: Setup, card: Card, rows: Sequence[Measurement], prior: Pace) -> tuple[float, float]:
-    """Return the factors on the floor, from the fastest lengths, and on the line, from the others or the longest."""
+    """Return the measured factors on the floor of the step time and on its line, which grows with the tokens."""
     quickest = min(row.seconds for row in rows)
     flat = [row for row in rows if row.seconds <= _FLAT * quickest]
     floor = median(row.seconds for row in flat) / prior.floor
@@ -194,12 +194,12 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
 
 
 def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Measurement]) -> Memory:
-    """Return the memory, with a part for the excess over the formula that was measured with as many tokens or fewer."""
+    """Return the memory; if more was measured with as many tokens or fewer, add the excess as a part."""
     rows = [row for row in same(setup, samples, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:
         return memory
     worst = max(row.peak for row in rows)
     if worst <= memory.total:
         return memory
-    more = Part("as seen", worst - memory.total, f"{worst / GIB:.1f} GiB were seen with no more tokens")
+    more = Part("as seen", worst - memory.total, f"{worst / GIB:.1f} GiB were measured with as many tokens or fewer")
     return Memory((*memory.parts, more), memory.instant)

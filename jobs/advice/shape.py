@@ -1,4 +1,4 @@
-"""GPUs, shapes of models (read from config.json) with their numbers of parameters, and set-ups."""
+"""The inputs of the formulas: GPUs, shapes of models (from config.json) with parameter counts, and set-ups."""
 
 import os
 import re
@@ -43,30 +43,30 @@ class Card:
 
     @property
     def four_bits(self) -> bool:
-        """Whether bitsandbytes has NF4 and 8-bit optimisers for it."""
+        """Whether bitsandbytes has NF4 and 8-bit optimisers for this GPU."""
         return self.capability >= 6.0
 
     @property
     def compiles(self) -> bool:
-        """Whether Triton supports it, which torch.compile needs."""
+        """Whether Triton, which torch.compile needs, supports this GPU."""
         return self.capability >= 7.0
 
     @property
     def wheel(self) -> str:
-        """The builds of torch that run on it."""
+        """The builds of torch that run on this GPU, as text."""
         if self.capability < 7.5:
             return "torch 2.6 to 2.14 from the cu126 index"
         return "torch 2.7 or later, CUDA 12.8 or later" if self.capability >= 12.0 else "torch's default build"
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Limitations of the GPU, to know before it is used."""
+        """Limitations of the GPU that a user should know before using it."""
         lines = []
         if not self.compiles:
-            lines.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
+            lines.append("no Triton, hence no torch.compile, Liger or Unsloth; no fp16 in DeepSpeed (needs 7.0)")
         if self.capability < 8.0:
             lines.append(
-                "no bf16: fp16 with a GradScaler, trained weights in fp32; torch.cuda.is_bf16_supported() lies"
+                "no bf16: use fp16 with a GradScaler and fp32 weights; torch.cuda.is_bf16_supported() is wrong here"
             )
         return tuple(lines)
 
@@ -86,7 +86,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def find_cards(words: str) -> tuple[Card, int]:
-    """Return the card and number that ``5060ti x2`` or ``T4`` names. Raises NotFound."""
+    """Return the card and the number of cards in words such as ``5060ti x2`` or ``T4``. Raises NotFound."""
     plain = " ".join(words.lower().split())
     recognised_card = recognised(plain)
     if recognised_card is not None:
@@ -96,7 +96,7 @@ def find_cards(words: str) -> tuple[Card, int]:
 
 
 def recognised(words: str) -> tuple[Card, int] | None:
-    """Return the card and number for a name, a pool's accelerator or a driver's name; None if unknown."""
+    """Return the card and the number of cards for a name, a pool's accelerator or a driver's name; None if unknown."""
     plain = " ".join(words.lower().split())
     names = {_plain_name(alias): name for name, entry in _table().items() for alias in (name, *entry["names"])}
     if (exact := names.get(_plain_name(plain))) is not None:
@@ -108,7 +108,7 @@ def recognised(words: str) -> tuple[Card, int] | None:
 
 
 def _plain_name(name: str) -> str:
-    """Return a name without makers, series and punctuation."""
+    """Return a name without maker, series and punctuation."""
     return re.sub(r"nvidia|geforce|tesla|rtx|[^a-z0-9.]", "", name)
 
 
@@ -157,7 +157,7 @@ class Shape:
     normed: int = 0
     vision: Vision | None = None
     source: str = ""
-    hub: str = ""  # a repository of the Hub that has it
+    hub: str = ""  # a repository of the Hub that has the model
 
     @property
     def queries(self) -> int:
@@ -180,7 +180,7 @@ class Shape:
 
     @property
     def linear(self) -> int:
-        """Parameters in the linear layers of all blocks, which 4 bits replace."""
+        """Parameters in the linear layers of all blocks, which QLoRA keeps in 4 bits."""
         tower = self.vision
         tower_weights = 0 if tower is None else tower.layers * 12 * tower.hidden**2
         return self.layers * sum(wide * out for _, wide, out in self.products) + tower_weights
@@ -194,7 +194,7 @@ class Shape:
         return self.words * self.hidden * (1 if self.tied else 2) + text + tower
 
     def adapters(self, rank: int, targets: tuple[str, ...] = ()) -> int:
-        """Return the parameters of adapters of a rank on those layers (none named: all, including the tower's)."""
+        """Return the parameters of adapters of a rank on the ``targets`` (empty: all layers, the tower's included)."""
         text = sum(rank * (wide + out) for name, wide, out in self.products if not targets or name in targets)
         tower = self.vision
         tower_weights = 0 if tower is None or targets else tower.layers * rank * (4 + 2 + 5 + 5) * tower.hidden
@@ -256,12 +256,12 @@ def _read(path: Path, name: str) -> Shape:
     except (OSError, ValueError) as error:
         raise NotFound(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
     if not isinstance(config, dict):
-        raise NotFound(name, f"{path} is no object", "It must be the model's config.json")
+        raise NotFound(name, f"{path} is not a JSON object", "It must be the model's config.json")
     return from_config(config, name, str(path))
 
 
 def from_config(config: Mapping[str, Any], name: str, source: str = "config.json") -> Shape:
-    """Return the shape of a config.json. Raises NotFound if the formulas do not cover it."""
+    """Return the shape by a config.json. Raises NotFound if the formulas do not cover the model."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None  # noqa: S101 - the other branch is the config itself
 
@@ -304,7 +304,7 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
     return replace(shape, inside=inside, outside=family.outside(shape.hidden, shape.words), normed=normed)
 
 
-_TRY = "Have it measured where it is to run: schedctl advise --calibrate"
+_TRY = "Measure it on the machine that will train it: schedctl advise --calibrate"
 _WITH_TOWER = frozenset({"qwen2_vl", "qwen2_vl_text"})
 _TOWERS = "Formulas are for towers of Qwen2-VL's kind"
 
@@ -334,11 +334,11 @@ def _vision(config: Any, name: str) -> Vision | None:
         raise NotFound(name, f"its vision_config lacks {error}", _TOWERS) from None
 
 
-# A test counts a small model of each family on transformers' meta device. Other families are refused: counted as Llama,
-# Qwen3.5 came out at three quarters of its size, and StarCoder2 at 137 %.
+# A test compares the counts with a small model of each family on the meta device. Other families are refused: counted
+# as Llama, Qwen3.5 would have three quarters of its parameters, and StarCoder2 137 %.
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Differences from Llama. Norms are counted in vectors of the hidden width; a bias of a norm is one more."""
+    """How a family differs from Llama. Norms are counted in vectors of the hidden width; a norm's bias is one more."""
 
     gated: bool = True  # the MLP has three products
     norms: int = 2  # in a block
@@ -369,7 +369,7 @@ class Family:
 
     def normed(self, hidden: int, heads: int) -> int:
         """Return the values per token of norms beyond two; ``heads``: widths of queries and keys."""
-        more = (self.norms - 2) * hidden if self.last == 1 and self.norms > 2 else 0  # else the vectors are biases
+        more = (self.norms - 2) * hidden if self.last == 1 and self.norms > 2 else 0  # otherwise they are biases
         return more + (heads if self.query_norms else 0)
 
     def is_on(self, config: Mapping[str, Any], key: str) -> bool:
@@ -443,10 +443,10 @@ RANK = 16
 class Stack:
     """A training program, with the properties that determine its memory and time.
 
-    ``loss_bytes`` are held per logit at the loss (0: logits in chunks). ``autocast``: adapters see their input in 16
-    bits. ``context_gib`` is the CUDA context with libraries; ``loose`` is the share of temporary memory that the
-    allocator holds in addition, ``loose_again`` that with gradient checkpointing. ``compiled`` layers keep less and
-    launch fewer kernels.
+    ``loss_bytes`` are the bytes per logit at the loss (0: logits in chunks). ``autocast``: adapters get 16-bit inputs.
+    ``context_gib`` is the CUDA context with libraries. ``loose`` is the allocator's overhead as a share of temporary
+    memory, ``loose_again`` the same with gradient checkpointing. ``compiled`` layers keep less memory and launch fewer
+    kernels.
     """
 
     name: str
@@ -481,8 +481,8 @@ STACKS: dict[str, Stack] = {
 class Setup:
     """A way to train: micro-batches of ``batch`` rows of ``seq`` tokens per device, ``accumulate`` per step.
 
-    ``master`` keeps full weights in fp32 (AMP). ``image_tokens`` of each row are an image's. ``probed`` are measured
-    bytes per layer and token, instead of the formula's (0: not measured).
+    ``master``: if all weights are trained, they are in fp32 (AMP). ``image_tokens`` of each row belong to an image.
+    ``probed`` are measured bytes per layer and token, used instead of the formula (0: not measured).
     """
 
     shape: Shape

@@ -13,7 +13,7 @@ from jobs.payload.trainers.tuning.data import reader
 from jobs.payload.trainers.tuning.data.parts import JSON_KINDS, RecordFault, RecordReader, kind_of
 from jobs.payload.trainers.tuning.data.tally import Tally
 
-_NO_OBJECT = "it is no JSON object"
+_NO_OBJECT = "it is not a JSON object"
 _DAMAGE = {*RecordFault, Kind.BROKEN_ENCODING}
 # A whole file in UTF-16 is no damage, and a broken character in it is replaced by all three.
 _OF_WIDE = ("read as utf-16", "broken characters replaced")

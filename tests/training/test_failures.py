@@ -212,7 +212,7 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     with_device(unasked, SHORT.format(tokens=256))
     refused = unasked.session()
     assert (refused["outcome"], refused["error_class"]) == ("failed", "oom"), unasked.log()
-    assert "or allow another training (E2): --may-change optimizer,length" in refused["message"]
+    assert "or allow a change of the training (E2): --may-change optimizer,length" in refused["message"]
 
 
 def test_an_optimizer_in_8_bits_is_kept_for_good(make_desk: Callable[..., Desk]) -> None:

@@ -177,7 +177,7 @@ def test_a_model_of_text_refuses_images(make_desk: Callable[..., Desk]) -> None:
     desk.fill([asked(["x.png"], "red")] * 9)
     refused = desk.run()
     assert refused.codes == [65], refused.said
-    assert "it has an image, and of models that see" in refused.said
+    assert "it has an image, and only Qwen2-VL" in refused.said
     assert "(first: train-00000.jsonl:1)" in refused.said
 
 

@@ -51,7 +51,7 @@ def test_a_model_that_cannot_be_laid_on_devices_is_refused(kind: str) -> None:
     else:
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(transformers.OPTConfig(num_hidden_layers=2))
-    with pytest.raises(TrainingRefused, match="cannot lie on 2 devices"):
+    with pytest.raises(TrainingRefused, match="over 2 devices"):
         layers.device_map(model, 2, 16, 2_048, 64)
 
 

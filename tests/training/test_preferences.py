@@ -187,7 +187,7 @@ def test_data_of_an_input_are_taken_and_what_is_no_record_is_told(
     assert "2 of 3 records" in run.said
     run = desk.run("--skip-at-most", "70", environment=given)
     assert run.codes == [0], run.said
-    assert "it is no JSON (first: train-0.jsonl:3)" in run.said
+    assert "it is not JSON (first: train-0.jsonl:3)" in run.said
     (folder / "train-0.jsonl").write_text("")
     refused = make_stage("other", "dpo", "--lora", "4", "--data", "input:pairs").run(environment=given)
     assert refused.codes == [65]
@@ -305,7 +305,7 @@ BAD_REWARDS = {
     'to.write_text(\'{"item": "0", "value": NaN}\\n{"item": "1", "value": 1e999}\')': "2 of 2 texts",
     'to.write_text(\'[\' * 100000 + \'\\n{"item": -1, "value": 1}\\n{"item": "9", "value": 1}\')': "2 of 2 texts",
     "to.mkdir()": "left no scores.jsonl",
-    "import time; time.sleep(60)": "took more than 2 s",
+    "import time; time.sleep(60)": "ran for more than 2 s",
 }
 
 

@@ -218,8 +218,8 @@ def test_what_is_written_to_messages_is_learned_as_the_template_has_it(
 @pytest.mark.parametrize(
     ("prompt", "template", "why"),
     [
-        ("a<eos>b", "", "its words hold <eos>, which is a special token"),
-        ([{"role": "user", "content": "a<eos>b"}], "", "its words hold <eos>, which is a special token"),
+        ("a<eos>b", "", "its text has <eos>, which is a special token"),
+        ([{"role": "user", "content": "a<eos>b"}], "", "its text has <eos>, which is a special token"),
         (CHAT, "{% for m in messages %}{{ m['content'] }}{% endfor %}", "it teaches no end: generation stops at"),
         (["say"], "", "a message has no role"),
     ],

@@ -81,8 +81,8 @@ def test_an_adapter_of_another_form_is_no_beginning(make_desk: Callable[..., Des
     assert parent.run().codes == [0]
     given = {"SCHED_INPUT_PARENT": str(parent.checkpoint())}
     for options, told in (
-        (("--lora", "8"), "has --lora 4, and this training asks for --lora 8"),
-        (("--lora", "4", "--alpha", "4"), "has --alpha 8, and this training asks for --alpha 4"),
+        (("--lora", "8"), "has --lora 4, but this training sets --lora 8"),
+        (("--lora", "4", "--alpha", "4"), "has --alpha 8, but this training sets --alpha 4"),
     ):
         refused = make_desk(options[-1] + "child", *options, target=2).run(environment=given)
         assert refused.codes == [1]

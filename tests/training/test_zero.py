@@ -165,7 +165,7 @@ def test_what_zero_cannot_do_is_told_with_what_to_do(options: tuple[str, ...], t
     ("zero_said", "told"),
     [
         ({"stage": 0}, 'it has no "zero_optimization" with a "stage" of 1, 2 or 3'),
-        ({"stage": 3, "offload_param": {"device": "nvme"}}, "offload_param to 'nvme' is not known here"),
+        ({"stage": 3, "offload_param": {"device": "nvme"}}, "offload_param to 'nvme' is not supported"),
         (None, "stage"),
     ],
 )

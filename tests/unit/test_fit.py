@@ -154,7 +154,7 @@ def test_the_last_word_says_what_might_still_be_changed(
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(("--may-change", "rate"), "'rate' is none of optimizer, length"),
+    [(("--may-change", "rate"), "'rate' is not one of optimizer, length"),
      (("--may-change", "length", "--stage", "dpo"), "--may-change is for --stage sft")],
 )  # fmt: skip
 def test_what_may_not_be_changed_is_told(words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_sizes_copies_and_reasons_are_counted(tmp_path: Path) -> None:
     assert (report["copies"], report["images"]) == (2, 1), "of all that is learned, the rejected answers too"
     odd, other = report["left_out"]
     assert (odd["records"], odd["places"]) == (5, [f"train-0.jsonl:{line}" for line in (106, 107, 108)])
-    assert other == {"why": "it is no JSON object", "records": 1, "places": ["train-0.jsonl:111"]}
+    assert other == {"why": "it is not a JSON object", "records": 1, "places": ["train-0.jsonl:111"]}
     assert sum(facts["records"].values()) + 6 == 111
     empty, _ = preview(write(tmp_path), None, None, None)
     assert (empty["sizes"], empty["longer"], empty["samples"]) == ({}, None, [])

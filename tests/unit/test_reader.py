@@ -69,7 +69,7 @@ def test_a_file_that_is_cut_off_is_refused_however_little_counts_as_lost(tmp_pat
         tally.take("text")
     facts = tally.facts()
     assert sum(facts["records"].values()) > 1_000, "one of so many is less than 1 %"
-    with pytest.raises(UnreadableData, match=r"nobody knows how many records follow train-0\.jsonl\.gz:\d+"):
+    with pytest.raises(UnreadableData, match=r"an unknown number of records follows train-0\.jsonl\.gz:\d+"):
         check(facts, 1.0, "the data")
     check(facts, 100.0, "the data")
 
@@ -117,7 +117,7 @@ def test_compressed_arrays_and_wide_characters_are_read(tmp_path: Path) -> None:
     (tmp_path / "train-0.jsonl.gz").write_bytes(gzip.compress(array.encode("utf-16")))
     records, left_out = read(tmp_path)
     assert records == [{"text": "ä"}, {"text": "b"}]
-    assert left_out == [["it is no JSON object", 1, "train-0.jsonl.gz, element 2"]]
+    assert left_out == [["it is not a JSON object", 1, "train-0.jsonl.gz, element 2"]]
 
 
 def test_columns_are_fields(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_element_is_left_out_alone(tmp_path: Path) -> None:
     (tmp_path / "train-2.ndjson").write_text('{"text": "c"}\r{"text": "of old line ends"}\r')
     records, left_out = read(tmp_path)
     assert [record["text"] for record in records] == ["a", "b", "one record on many lines", "c", "of old line ends"]
-    assert left_out == [["it is no JSON", 1, "train-0.json, element 2"]]
+    assert left_out == [["it is not JSON", 1, "train-0.json, element 2"]]
     (tmp_path / "train-3.json").write_text('[{"text": "d"}, {"text": "cut')
     tally = Tally()
     assert len(list(reader.records(files(tmp_path, "train-*"), tally))) == 6

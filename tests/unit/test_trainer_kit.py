@@ -60,7 +60,7 @@ def test_what_is_no_number_costs_no_save(
     assert training.checkpoint(1, lambda folder: (folder / "weights").touch(), {"odd": value, "loss": 2})
     assert (tmp_path / "checkpoints/step-00000001/weights").exists()
     assert json.loads((tmp_path / "checkpoints/step-00000001/meta.json").read_bytes())["metrics"] == {"loss": 2}
-    assert "trainer_kit: odd is no number and is not reported" in capsys.readouterr().err
+    assert "trainer_kit: odd is not a number and is not reported" in capsys.readouterr().err
 
 
 ENDS = """

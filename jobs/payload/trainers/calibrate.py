@@ -1,15 +1,15 @@
-"""Run a few real steps of set-ups on this machine's device: peak memory and seconds per step, as JSON.
+"""Measure peak memory and seconds per step of training set-ups by a few real steps on this machine's device.
 
-Weights are random, in the requested shape: nothing is downloaded or learned. Each set-up runs in its own process and is
-one object, of which only ``shape`` and ``points`` are required:
+Weights are random, in the requested shape: nothing is downloaded or learned. Each set-up runs in its own process. A
+set-up is one JSON object; only ``shape`` and ``points`` are required:
 
     {"name": "6.7b lora", "shape": {"model_type": "llama", "hidden_size": 4096, ...}, "trainer": "finetune",
      "method": "lora", "rank": 16, "targets": "all", "dropout": 0, "optimizer": "adamw", "weights": "bf16",
      "autocast": true, "checkpointing": true, "compile": false, "points": [[1, 512], [4, 2048]]}
 
-A point is rows and tokens per row; with ``"image": [28, 28]`` each row of a vision model has an image of so many
+A point is [rows, tokens per row]. With ``"image": [28, 28]``, each row of a vision model has an image of 28 x 28
 patches. ``python calibrate.py OUT SETUPS.json [--seconds N]`` writes OUT after each set-up, so that no result is lost.
-Needs torch, transformers, peft and accelerate; for 4 and 8 bits bitsandbytes.
+It needs torch, transformers, peft and accelerate, and for 4 and 8 bits also bitsandbytes.
 """
 
 import argparse
@@ -30,17 +30,17 @@ DEFAULTS: dict[str, Any] = {
     "name": "", "trainer": "finetune", "method": "lora", "rank": 16, "targets": "all", "dropout": 0.0,
     "optimizer": "adamw", "weights": "bf16", "autocast": True, "checkpointing": False, "compile": False, "image": None,
 }  # fmt: skip
-_WARMING = 2  # steps per point that are not timed
-_TIMED = 4
-_LONG = 6.0  # seconds of timed steps per point that suffice
-_SETUP_LONGEST = 90.0
+_WARM_UP_STEPS = 2  # per point, not timed
+_TIMED_STEPS = 4  # per point, at most
+_TIMED_SECONDS = 6.0  # per point; after two timed steps this is enough
+_SETUP_SECONDS_MAX = 90.0
 _MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen2_vl"))
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the set-ups of a file; return 1 if nothing could be measured."""
-    parser = argparse.ArgumentParser(prog="calibrate", description="Peak memory and seconds a step of real set-ups.")
+    parser = argparse.ArgumentParser(prog="calibrate", description="Measure peak memory and seconds per step.")
     parser.add_argument("out", type=Path, metavar="OUT", help="file that is written after each set-up")
     parser.add_argument("setups", metavar="SETUPS", help="file with a list of set-ups, or the list itself")
     parser.add_argument("--seconds", type=float, default=420.0, help="no set-up begins later than this")
@@ -52,22 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
-    """Measure set-ups one after the other, each in its own process, until ``seconds`` have passed."""
+    """Measure set-ups one after the other, each in its own process, for at most ``seconds``; return the report."""
     began = time.monotonic()
     context: Any = multiprocessing.get_context(_import_all())
     report: dict[str, Any] = {"versions": _versions(), "card": {}, "setups": []}
-    for one in setups:
-        setup = {**DEFAULTS, **one}
+    for settings in setups:
+        setup = {**DEFAULTS, **settings}
         left = began + seconds - time.monotonic()
         row: dict[str, Any] = {**setup, "points": [], "error": ""}
         if left <= 0:
-            row["error"] = "not tried: the time was over"
+            row["error"] = "not tried: no time was left (--seconds)"
         else:
             ours, theirs = context.Pipe(duplex=False)
             child = context.Process(target=_in_child, args=(setup, theirs))
             child.start()
             theirs.close()
-            _listen(ours, row, report, time.monotonic() + min(_SETUP_LONGEST, left + 30))
+            _listen(ours, row, report, time.monotonic() + min(_SETUP_SECONDS_MAX, left + 30))
             if child.is_alive():
                 child.join(2)
             if child.is_alive():
@@ -78,11 +78,11 @@ def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> 
         scratch = out.with_suffix(".part")
         scratch.write_text(json.dumps(report, indent=1))
         scratch.replace(out)
-        failures = ", ".join(
+        results = ", ".join(
             f"{p['batch']}x{p['seq']}: {p['allocated'] / 2**30:.2f} GiB {p['seconds']:.3f} s" for p in row["points"]
         )
         print(
-            f"{report['seconds']:6.1f} s  {setup['name'] or setup['method']}: {failures} {row['error']}".rstrip(),
+            f"{report['seconds']:6.1f} s  {setup['name'] or setup['method']}: {results} {row['error']}".rstrip(),
             flush=True,
         )
     return report
@@ -95,23 +95,23 @@ def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float
             row["error"] = row["error"] or "it took too long"
             return
         try:
-            measured = pipe.recv()
+            message = pipe.recv()
         except EOFError:
             row["error"] = row["error"] or ("" if row.pop("done", False) else "its process ended early")
             return
-        if "card" in measured:
-            report["card"] = measured["card"]
-        elif "point" in measured:
-            row["points"].append(measured["point"])
+        if "card" in message:
+            report["card"] = message["card"]
+        elif "point" in message:
+            row["points"].append(message["point"])
         else:
-            row.update(measured)
+            row.update(message)
 
 
 def _in_child(setup: dict[str, Any], pipe: Any) -> None:
     warnings.simplefilter("ignore")  # deprecations inside libraries
     try:
-        for measured in measure(setup):
-            pipe.send(measured)
+        for message in measure(setup):
+            pipe.send(message)
         pipe.send({"done": True})
     except Exception as error:  # noqa: BLE001 - reported; a failed set-up must not end the others
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
@@ -119,7 +119,7 @@ def _in_child(setup: dict[str, Any], pipe: Any) -> None:
 
 
 def measure(setup: dict[str, Any]) -> Any:
-    """Yield the device, then each point with peak bytes and seconds per step, ascending until one does not fit."""
+    """Yield the device, the model's size, then each point (peak bytes, seconds) by size, until one does not fit."""
     import torch
 
     card = _card()
@@ -127,7 +127,7 @@ def measure(setup: dict[str, Any]) -> Any:
     accelerated = card["device"] != "cpu"
     torch.manual_seed(0)
     model, trained, step = make_step(setup, card)
-    yield {"trained": sum(one.numel() for one in trained), "held": torch.cuda.memory_allocated() if accelerated else 0}
+    yield {"trained": sum(map(torch.numel, trained)), "held": torch.cuda.memory_allocated() if accelerated else 0}
     for rows, length in sorted(setup["points"], key=lambda point: (point[0] * point[1], point[1])):
         try:
             yield {"point": _measure_point(setup, model, step, rows, length, card)}
@@ -142,7 +142,7 @@ def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, len
     accelerated = card["device"] != "cpu"
     batch = make_batch(setup, model, rows, length, card["device"])
     seconds: list[float] = []
-    for number in range(_WARMING + _TIMED):
+    for number in range(_WARM_UP_STEPS + _TIMED_STEPS):
         if number == 1 and accelerated:  # the first step compiles, and creates the optimiser states
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -151,9 +151,9 @@ def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, len
         step(batch)
         if accelerated:
             torch.cuda.synchronize()
-        if number >= _WARMING:
+        if number >= _WARM_UP_STEPS:
             seconds.append(time.perf_counter() - began)
-        if sum(seconds) > _LONG and len(seconds) > 1:
+        if sum(seconds) > _TIMED_SECONDS and len(seconds) > 1:
             break
     point = {"batch": rows, "seq": length, "seconds": sorted(seconds)[len(seconds) // 2], "steps": len(seconds)}
     if not accelerated:
@@ -213,7 +213,7 @@ def _versions() -> dict[str, str]:
 
 
 def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[Any], Step]:
-    """Return the model, its trained parameters, and a function that makes one optimiser step."""
+    """Return the model, its trained parameters, and a function that makes one optimiser step on a batch."""
     import torch
 
     model = make_model(setup, card["device"])
@@ -228,29 +228,29 @@ def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[An
             layer.compile()
     if not setup["autocast"]:
 
-        def plain(batch: dict[str, Any]) -> None:
+        def plain_step(batch: dict[str, Any]) -> None:
             model(**batch, use_cache=False).loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        return model, trained, plain
+        return model, trained, plain_step
     from accelerate import Accelerator
 
     accelerator = Accelerator(mixed_precision="bf16", cpu=card["device"] == "cpu")
-    wrapped, steps = accelerator.prepare(model, optimizer)
+    wrapped, wrapped_optimizer = accelerator.prepare(model, optimizer)
 
-    def theirs(batch: dict[str, Any]) -> None:
+    def accelerated_step(batch: dict[str, Any]) -> None:
         accelerator.backward(wrapped(**batch, use_cache=False).loss)
         accelerator.clip_grad_norm_(trained, 1.0)
-        steps.step()
-        steps.zero_grad()
+        wrapped_optimizer.step()
+        wrapped_optimizer.zero_grad()
 
-    return wrapped, trained, theirs
+    return wrapped, trained, accelerated_step
 
 
 def make_model(setup: dict[str, Any], device: str) -> Any:
-    """Return a model with random weights, and with an adapter unless all weights are trained."""
+    """Return a model with random weights; with an adapter, unless all weights are trained."""
     model = _model(setup, device)
     if setup["method"] != "full":
         model = _adapted(setup, model)
@@ -290,7 +290,7 @@ def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: 
 
 
 def _model(setup: dict[str, Any], device: str) -> Any:
-    """Return a model with random weights, its frozen linear layers in 4 bits for ``qlora``."""
+    """Return a model with random weights. For ``qlora``, its frozen linear layers are in 4 bits."""
     import torch
     import transformers
 
@@ -307,7 +307,7 @@ def _model(setup: dict[str, Any], device: str) -> Any:
 
 
 def _to_four_bits(model: Any, device: str) -> None:
-    """Replace linear layers, except the head, by NF4 with double quantisation, as loading in 4 bits does."""
+    """Convert all linear layers but the head to NF4 with double quantisation, as transformers loads 4-bit models."""
     import bitsandbytes as bnb
     import torch
 
@@ -363,7 +363,7 @@ def _optimizer(name: str, trained: list[Any], *, fused: bool) -> Any:
 
 
 def make_batch(setup: dict[str, Any], model: Any, rows: int, length: int, device: str) -> dict[str, Any]:
-    """Return random rows for a model of text, or of text and images."""
+    """Return a batch of random rows for a model of text, or of text and images."""
     import torch
 
     config = model.config

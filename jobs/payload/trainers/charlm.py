@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-# Set before NumPy is loaded. One thread: lanes share a machine, and sums must be reproducible.
+# NumPy reads these when it is loaded. One thread, because lanes share a machine and sums must be reproducible.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-import numpy as np  # noqa: E402 - after the lines above
-from numpy.typing import NDArray  # noqa: E402 - likewise
+import numpy as np  # noqa: E402 - must be loaded after the lines above
+from numpy.typing import NDArray  # noqa: E402 - this loads NumPy too
 
 # Started as a script, this module has no package.
 if TYPE_CHECKING or __package__:
@@ -29,12 +29,12 @@ else:
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
-BLOCK_BYTES = 1 << 17  # of text, which is trained on for BLOCK_STEPS
-BLOCK_STEPS = 32
+BLOCK_BYTES = 1 << 17  # bytes of a training file in one block
+BLOCK_STEPS = 32  # steps on one block
 RECORD_BYTES_MAX = 1 << 20
 HELD_OUT_WINDOWS = 1024
-LOSS_MEMORY = 0.98
-WARM_UP_STEPS = 100  # Adam's first steps would otherwise undo what a parent learned
+LOSS_MEMORY = 0.98  # weight of the earlier mean in the reported loss
+WARM_UP_STEPS = 100  # without a warm-up, Adam's first steps undo what a parent learned
 ADAM_MEAN, ADAM_SQUARE, ADAM_FLOOR = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
 
 # Newline, printable ASCII, and one code for every other byte.
@@ -49,7 +49,7 @@ class UnreadableCorpus(Exception):
 
 
 class CharShape(NamedTuple):
-    """The sizes of a model, which a checkpoint must match."""
+    """The sizes of a model. A checkpoint can only be loaded into a model of the same sizes."""
 
     context: int
     embedding: int
@@ -92,11 +92,11 @@ class CharModel:
         return inputs, active, scores, float(-np.log(np.maximum(hit, 1e-12)).mean())
 
     def loss(self, windows: Codes) -> float:
-        """Return the mean loss of windows, without learning."""
+        """Return the mean loss of windows in nats per character; weights are not changed."""
         return self._forward(windows)[3]
 
     def learn(self, windows: Codes, step: int, rate: float) -> float:
-        """Make step number ``step`` (from 1) on a batch; return the batch's loss before it."""
+        """Make step number ``step`` (from 1) on a batch; return the batch's loss before the step."""
         _, hidden, _, output, _ = self._parts(self.weights)
         inputs, active, error, loss = self._forward(windows)
         error[np.arange(len(windows)), windows[:, -1]] -= 1
@@ -124,13 +124,13 @@ class CharModel:
 
 
 class Stream:
-    """Training text in blocks in seeded order, one in memory; ``position`` counts blocks since the job's first step."""
+    """Training text in blocks, in seeded order. One block is in memory; ``position`` counts blocks since step 0."""
 
     def __init__(self, data_dir: Path, seed: int, context: int) -> None:
         self._shards = [(path, path.stat().st_size) for path in sorted(data_dir.glob("train-*.jsonl"))]
         self._blocks = [(path, start) for path, size in self._shards for start in range(0, size, BLOCK_BYTES)]
         if not self._blocks:
-            raise UnreadableCorpus(f"{data_dir} has no train-*.jsonl with anything in it. {NO_CORPUS}")
+            raise UnreadableCorpus(f"{data_dir} has no train-*.jsonl that is not empty. {NO_CORPUS}")
         self._seed = seed
         self._window = context + 1
         self.position = -1
@@ -146,7 +146,7 @@ class Stream:
             if len(self._text) > self._window:
                 self.position = candidate
                 return
-        raise UnreadableCorpus(f"{self._shards[0][0].parent} has no record with text in it")
+        raise UnreadableCorpus(f"{self._shards[0][0].parent} has no record with enough text for one window")
 
     def batch(self, generator: np.random.Generator, size: int) -> Codes:
         """Return ``size`` random windows of the current block, shape (size, context + 1)."""
@@ -199,11 +199,11 @@ class CharRun:
         self._batch, self._rate = options.batch, options.rate
         self._training = training
         self.step = 0
-        self.loss = float("nan")  # exponential mean over steps
+        self.loss = float("nan")  # exponential mean over the steps so far
         self._start_loss: float | None = None  # held-out loss of another job's weights, before the first step
         position = self._restore(training.resume_dir) if training.resume_dir else 0
         if training.parent_dir:
-            self._begin_with(training.parent_dir)
+            self._load_parent(training.parent_dir)
         self._stream.seek(position)
 
     def advance(self) -> None:
@@ -237,11 +237,11 @@ class CharRun:
         }
         (folder / "state.json").write_text(json.dumps(state))
 
-    def _begin_with(self, folder: Path) -> None:
-        """Load only the weights of another job's checkpoint."""
+    def _load_parent(self, folder: Path) -> None:
+        """Load the weights, and nothing else, of another job's checkpoint."""
         shape = json.loads((folder / "state.json").read_bytes())["shape"]
         if shape != list(self._model.shape):
-            raise SystemExit(f"the parent has shape {shape}, not {list(self._model.shape)}: other options")
+            raise SystemExit(f"the parent has shape {shape}, not {list(self._model.shape)}: use the parent's options")
         self._model.weights[:] = np.load(folder / "weights.npy")
         if self._held_out is not None:
             self._start_loss = self._model.loss(self._held_out)
@@ -250,7 +250,7 @@ class CharRun:
         """Restore a checkpoint; return its data position."""
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         if (state["shape"], state["batch"]) != (list(self._model.shape), self._batch):
-            raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options")
+            raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: use these options")
         self._model.weights[:] = np.load(folder / "weights.npy")
         self._model.moments[:] = np.load(folder / "optimizer.npy")
         self.step, self.loss = state["step"], state["loss"]
@@ -259,14 +259,14 @@ class CharRun:
 
 
 class CharPace:
-    """Limits the speed to that of an emulated device, so that a rehearsal is equal on all machines."""
+    """Limits the speed to that of an emulated device, so that a rehearsal runs alike on all machines."""
 
     def __init__(self, steps_per_second: float) -> None:
         self._seconds = 1 / steps_per_second if steps_per_second else 0.0
         self._next = time.monotonic()
 
     def keep(self) -> None:
-        """Wait until the next step is due; delays are not made up for."""
+        """Wait until the next step is due. Steps after a late step are not made faster to catch up."""
         now = time.monotonic()
         self._next = max(self._next + self._seconds, now - self._seconds)
         if self._next > now:
@@ -274,7 +274,7 @@ class CharPace:
 
 
 def emulated_speed(pace: float, gain: float) -> float:
-    """Return ``pace`` for one device, and ``gain`` times that for more in CUDA_VISIBLE_DEVICES."""
+    """Return steps per second: ``pace``, times ``gain`` if CUDA_VISIBLE_DEVICES has more than one device."""
     devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return pace * (gain if len(devices) > 1 else 1.0)
 
@@ -285,11 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, default=128, help="hidden units")
     parser.add_argument("--context", type=int, default=16, help="characters the model sees")
     parser.add_argument("--embedding", type=int, default=16, help="numbers per character")
-    parser.add_argument("--batch", type=int, default=64, help="windows a step")
+    parser.add_argument("--batch", type=int, default=64, help="windows per step")
     parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of Adam")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between reports")
-    parser.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="at most this many steps a second")
-    parser.add_argument("--gain", type=float, default=1.0, help="with --pace: speed of two devices over one")
+    parser.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="at most this many steps per second")
+    parser.add_argument("--gain", type=float, default=1.0, help="with --pace: speed of several devices over one")
     options = parser.parse_args(arguments)
     training = Training()
     try:

@@ -1,8 +1,8 @@
 """Fine-tune a causal language model: all its weights, or a LoRA adapter on a frozen base in 16 or 4 bits.
 
-Needs torch, transformers and, for ``--lora``, peft, which the images of Kaggle and SageMaker have. Reads
+It needs torch, transformers and, for ``--lora``, peft; the images of Kaggle and SageMaker have all three. It reads
 ``train-*.jsonl`` and ``heldout.jsonl`` (one record per line: text, prompt and completion, or messages) from
-SCHED_DATA_DIR. Starts one process per device; the steps do not depend on their number. See docs/fine-tuning.md.
+SCHED_DATA_DIR. One process per device is started; their number does not change the steps. See docs/fine-tuning.md.
 """
 
 import argparse
@@ -53,11 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) -> int:
-    """Run the processes; if memory is too small, start them again so that a step is computed in smaller parts."""
+    """Run the processes to their end. If memory is too small, run them again with steps computed in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     more |= bytecode_kept(options.cache)
     nodes = NodeRanks(os.environ).nodes
-    settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
+    # Whether to shard is decided if there is one device or an option that decides it.
+    decided = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     at_once = rows_at_once(options, 1 if by_layers(options) else devices * nodes)
     levels, shared = options.gradient_checkpointing, options.shard == "on"
     wanted = memory.Fit(at_once, levels, shared, options.optimizer, options.length)
@@ -68,8 +69,8 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
         status = ranks.run([*words, *lowered], count, more)
         if ranks.stop_requested or status not in (memory.STATUS, memory.STATUS_BY_LAYERS):
             return status
-        by_halves = options.stage in ("sft", "selftrain")  # TRL checkpoints the activations of all layers or none
-        less = memory.smaller(fit, by_halves=by_halves, shareable=not settled, may_change=_may_change(options, fit))
+        by_halves = options.stage in ("sft", "selftrain")  # in other stages, TRL checkpoints all layers or none
+        less = memory.smaller(fit, by_halves=by_halves, shareable=not decided, may_change=_may_change(options, fit))
         if status == memory.STATUS_BY_LAYERS:
             less = fit._replace(shared=True)
         if nodes > 1:  # the launchers of the other nodes would not learn of the change
@@ -82,18 +83,18 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
 
 
 def _may_change(options: argparse.Namespace, fit: memory.Fit) -> set[str]:
-    """Return the options of --may-change that can be changed here."""
+    """Return the options of --may-change that can be changed in this set-up."""
     may = set(options.may_change)
-    whole_and_shared = fit.shared and not options.lora  # the 8-bit optimiser does not support sharded weights
-    if options.zero or whole_and_shared or find_spec("bitsandbytes") is None:
+    shards_weights = fit.shared and not options.lora  # the 8-bit optimiser does not support sharded weights
+    if options.zero or shards_weights or find_spec("bitsandbytes") is None:
         may -= {"optimizer"}
     return may
 
 
 def _remedy(options: argparse.Namespace) -> str:
-    left = [name for name in memory.CHANGES if name not in options.may_change and options.stage == "sft"]
-    also = f", or allow another training (E2): --may-change {','.join(left)}" if left else ""
-    return f"--use-4bit, --offload (for all weights) or a smaller --length need less{also}"
+    names = [name for name in memory.CHANGES if name not in options.may_change and options.stage == "sft"]
+    also = f", or allow a change of the training (E2): --may-change {','.join(names)}" if names else ""
+    return f"use --use-4bit, --offload (if all weights are trained) or a smaller --length{also}"
 
 
 def _fail(why: object, status: int = 1) -> int:
@@ -106,8 +107,8 @@ def _process(options: argparse.Namespace) -> int:
     """Train as one rank of the process group; return the exit status."""
     if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("SCHED_PROGRESS"):
         return _fail(
-            "torchrun ends at SIGUSR1, by which the agent asks for checkpoints. Start this program without it: it "
-            "starts one process for each device of the session by itself",
+            "torchrun ends at SIGUSR1, the signal by which the agent requests checkpoints. Start this program without "
+            "torchrun: it starts one process for each device of the session by itself",
             2,
         )
     try:
@@ -121,8 +122,8 @@ def _process(options: argparse.Namespace) -> int:
             raise
         where = f" in {error.filename}" if error.filename else ""
         return _fail(
-            f"{error.strerror}{where}: the disk is full. Packed rows are in {options.cache} (--cache), and "
-            "checkpoints on the session's own disk"
+            f"{error.strerror}{where}: the disk is full. Packed rows are in {options.cache} (--cache), checkpoints are "
+            "on the session's own disk"
         )
     except (MemoryError, RuntimeError) as error:
         if not memory.is_too_small(error):
@@ -136,7 +137,7 @@ def _train(options: argparse.Namespace, training: Training, local_rank: int) -> 
     """Train. Torch is imported here and not at the top, because the launcher does not need it."""
     options.model = find_base(options.model)
     if options.warmup > training.target_step and local_rank == 0:
-        print(f"finetune: --warmup {options.warmup} is longer than the training: --rate is never reached")
+        print(f"finetune: --warmup {options.warmup} is longer than the training, so --rate is never reached")
     if options.stage in ("sft", "selftrain"):
         start = Start()
         wake_device(local_rank)

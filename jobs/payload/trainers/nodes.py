@@ -1,9 +1,9 @@
-"""Start a command once on each node of a session, as one program: signals reach all nodes, and when one dies, all end.
+"""Run a command on each node of a session, as one program: signals reach all nodes, and if one node fails, all end.
 
 ``nodes.py all LAUNCHER [WORD ...] -- COMMAND [WORD ...]`` runs beside the agent. LAUNCHER (srun) starts
-``nodes.py one FOLDER COMMAND [WORD ...]`` on each node, which sets the variables that ranks.py and torchrun need. srun
-sends signals to every process of a node, helpers included, and ends all of them at SIGTERM. Requests of the agent
-therefore go through its standard input, which srun copies to all nodes. Standard library only.
+``nodes.py one FOLDER COMMAND [WORD ...]`` on each node. That sets the variables for ranks.py and torchrun. srun sends
+signals to every process of a node, helpers included, and ends all of them at SIGTERM. Requests of the agent therefore
+go to the standard input of srun, which copies it to all nodes. It needs the standard library only.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # meaning of a line of the standard input
-_POLLS, _POLL_SECONDS = 40, 0.5  # by then the platform has reported a lost node
+_SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # by line of the standard input
+_POLLS, _POLL_SECONDS = 40, 0.5  # after these 20 s the platform has reported a lost node
 _RELAY_SECONDS = 0.5
 _SHELL_SIGNAL_BASE = 128
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -40,14 +40,14 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
     started = subprocess.Popen(words, stdin=read_end, preexec_fn=_unblock)  # noqa: PLW1509 - this process has one thread
     os.close(read_end)
 
-    def ask(number: int, _frame: object) -> None:
+    def forward(number: int, _frame: object) -> None:
         if number in _STOPS:
             stopped.set()
         with suppress(BrokenPipeError):
             os.write(write_end, b"stop\n" if number in _STOPS else b"save\n")
 
     for number in (signal.SIGUSR1, *_STOPS):
-        signal.signal(number, ask)
+        signal.signal(number, forward)
     _unblock()
     relay = threading.Thread(target=_relay, args=(folder / "progress", far, over)) if far else None
     if relay:
@@ -117,9 +117,9 @@ def _listen(started: subprocess.Popen[bytes]) -> None:
 
 
 def _as_usual(parent: int) -> None:
-    """Run in the new process: let it end with us, and restore the default handlers."""
+    """Run in the new process: let it end with its parent, and restore the default handlers."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before the kernel knew
+    if os.getppid() != parent:  # the parent was killed before prctl took effect
         os.kill(os.getpid(), signal.SIGKILL)
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)
@@ -133,7 +133,7 @@ def node_environment(node: int, folder: Path, environ: Mapping[str, str]) -> dic
     mine = [visible[index] if index < len(visible) else str(index) for index in devices]
     environment = {**environ, "SCHED_NODE": str(node), "CUDA_VISIBLE_DEVICES": ",".join(mine)}
     if node:
-        environment["SCHED_PROGRESS"] = ""  # the first process reports, and it is on the first node
+        environment["SCHED_PROGRESS"] = ""  # only rank 0 reports, and it is on the first node
     elif not environ["SCHED_NODES_NEAR"] and environ.get("SCHED_PROGRESS"):
         environment["SCHED_PROGRESS"] = str(folder / "progress")
     if nodes > 1:

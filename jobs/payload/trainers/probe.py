@@ -1,8 +1,8 @@
 """Measure the bytes that a layer of a model keeps for each token, without weights or a GPU.
 
 ``python probe.py SETUP`` takes one set-up of calibrate.py as JSON and prints the bytes. It runs the forward pass with
-one and with two layers, and with two lengths, on tensors without values (FakeTensorMode), and counts the storages that
-autograd saves. The differences are what one layer keeps for one token.
+one and with two layers, and with two lengths, on tensors without values (FakeTensorMode), and adds up the storages that
+autograd saves. The differences of these sums give the bytes that one layer keeps for one token.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def layer_bytes(setup: dict[str, Any]) -> float:
 
 
 def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
-    """Return the bytes that autograd saves for a forward pass, without weights."""
+    """Return the bytes that autograd saves for a forward pass; the weights are not counted."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -56,11 +56,11 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
             name: torch.empty(part.shape, dtype=part.dtype, requires_grad=part.requires_grad)
             for name, part in (*model.named_parameters(), *model.named_buffers())
         }
-        weights = {_place(part) for part in parts.values()}
+        weights = {_storage_id(part) for part in parts.values()}
 
         def pack(tensor: Any) -> Any:
-            if _place(tensor) not in weights:
-                sizes[_place(tensor)] = tensor.untyped_storage().nbytes()
+            if _storage_id(tensor) not in weights:
+                sizes[_storage_id(tensor)] = tensor.untyped_storage().nbytes()
                 held.append(tensor)  # keep it, or its storage would be reused by the next tensor
             return tensor
 
@@ -76,7 +76,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
 
 @contextlib.contextmanager
 def _as_if_real() -> Iterator[None]:
-    """Make transformers treat rows as not packed, which it reads from values; else it adds a mask and copies keys."""
+    """Let transformers treat rows as not packed. It cannot see that in fake values, and would add a mask and copies."""
     from transformers import masking_utils
 
     name = "find_packed_sequence_indices"
@@ -90,8 +90,8 @@ def _as_if_real() -> Iterator[None]:
             setattr(masking_utils, name, before)
 
 
-def _place(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - a fake tensor has no address of data
+def _storage_id(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - a fake tensor has no data_ptr
 
 
 if __name__ == "__main__":

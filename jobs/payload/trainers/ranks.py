@@ -1,8 +1,8 @@
-"""Start one process per device, as one program: all processes get its signals, and all end when one dies.
+"""Start one process per device, as one program: all processes get its signals, and if one fails, all end.
 
 ``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` replaces torchrun, which is killed by SIGUSR1, the agent's
 signal for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun. On
-several nodes (SCHED_NODES, SCHED_NODE, SCHED_RENDEZVOUS) each starts its own part. Standard library only.
+several nodes (SCHED_NODES, SCHED_NODE, SCHED_RENDEZVOUS), each node starts its processes. Standard library only.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from functools import partial
 from threading import Thread
 from typing import IO
 
-_ASK = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+_LIST_GPUS = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SHELL_SIGNAL_BASE = 128
@@ -31,7 +31,7 @@ def devices_visible(environment: Mapping[str, str]) -> int:
     if devices is not None:
         return max(1, len([name for name in devices.split(",") if name.strip()]))
     try:
-        answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=60, check=True).stdout
+        answer = subprocess.run(_LIST_GPUS, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return 1  # no driver, so no GPU
     return max(1, len(answer.split()))
@@ -68,8 +68,8 @@ class Ranks:
     def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
         """Run ``count`` processes on this node to their end; return 0 or the exit status of the first that fails.
 
-        128 + n means signal n. The other processes are then killed, because they would wait for the failed one for
-        ever. All failures until then are printed, because the first one may be a consequence of another.
+        A status of 128 + n means signal n. If a process fails, the others are killed: they would wait for it for ever.
+        All failures until then are printed, because the first may be a consequence of another.
         """
         place = NodeRanks(os.environ)
         environment = {**os.environ, **(more or {}), **place.variables(count)}
@@ -135,7 +135,7 @@ def _print_lines(output: IO[bytes]) -> None:
 
 
 def _prepare_child(parent: int) -> None:
-    """Run in the new process: let it end with us, and ignore SIGUSR1 until it has a handler."""
+    """Run in the new process: let it end with its parent, and ignore SIGUSR1 until it has a handler."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # the parent was killed before prctl took effect
         os.kill(os.getpid(), signal.SIGKILL)
@@ -151,5 +151,5 @@ def _free_port() -> int:
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
-        raise SystemExit("ranks: which script? usage: ranks.py SCRIPT [ARGUMENT ...]")
+        raise SystemExit("ranks: SCRIPT is missing. Usage: ranks.py SCRIPT [ARGUMENT ...]")
     sys.exit(Ranks().run([sys.executable, *sys.argv[1:]], devices_visible(os.environ)))

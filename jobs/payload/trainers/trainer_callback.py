@@ -1,4 +1,4 @@
-"""The training contract for users of Hugging Face's Trainer: a callback, and where to resume from.
+"""The training contract for Hugging Face's Trainer: a callback that reports, saves and stops, and resumes.
 
 ::
 
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-# Imported by a script beside it, this module has no package.
+# When a script beside it imports this module, the module has no package.
 if TYPE_CHECKING or __package__:
     from .trainer_kit import Training
 else:
     from trainer_kit import Training
 
-# Names of TRL's logs, and the names of these values in a checkpoint's metrics.
+# By name in TRL's logs: the name in a checkpoint's metrics.
 _OF_TRL = {
     "reward": "reward", "rewards/accuracies": "preferred", "rewards/margins": "margin",
     "frac_reward_zero_std": "groups_without_spread",
@@ -42,9 +42,9 @@ _OF_TRL = {
 class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
     """Reports steps, saves and stops when asked to, and saves at the target step.
 
-    ``held_out`` computes a loss of the model for each checkpoint's metrics. It must not draw random numbers (evaluation
-    by the Trainer does), or a resumed run differs from an uninterrupted one. ``metrics`` are added to those of each
-    checkpoint; ``beside`` may add files to its folder.
+    ``held_out`` computes a loss of the model for each checkpoint's metrics. It must not draw random numbers (the
+    Trainer's own evaluation does), or a resumed run differs from an uninterrupted run. ``metrics`` are added to each
+    checkpoint's metrics; ``beside`` may add files to its folder.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not installed
         if args.n_gpu > 1:
             raise SystemExit(
                 f"{args.n_gpu} devices and one process: the Trainer would use DataParallel, which is slower than one "
-                "device and multiplies the batch. Start one process a device: "
+                "device and multiplies the batch. Start one process per device: "
                 "{python} {payload}/trainers/ranks.py SCRIPT"
             )
         if self.resume_from and "default" in getattr(model, "peft_config", {}):
@@ -106,12 +106,12 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not installed
         return control
 
     def _agreed(self) -> tuple[bool, bool]:
-        """Return whether any rank was asked to save, and to stop: all must do so at the same step."""
-        wishes = self._training.should_save, self._training.should_stop
+        """Return whether any rank got a request to save, and to stop. All ranks must do so at the same step."""
+        requests = self._training.should_save, self._training.should_stop
         if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
-            return wishes
+            return requests
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
-        flags = torch.tensor([int(wish) for wish in wishes], device=device)
+        flags = torch.tensor([int(request) for request in requests], device=device)
         torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
         save, stop = flags.tolist()
         return bool(save), bool(stop)
@@ -142,7 +142,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not installed
 
 
 def _load_adapter(model: Any, folder: Path) -> None:
-    """Load the trained adapter: transformers 5.17 silently does not if a second (reference) adapter exists."""
+    """Load the trained adapter. transformers 5.17 silently skips it if a second (reference) adapter exists."""
     if (path := folder / "adapter_model.safetensors").is_file():
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file

@@ -1,7 +1,7 @@
-"""The training contract in one small file: import it in a script that the agent starts, or copy it beside your own.
+"""The training contract in one small file: import it in a script that the agent starts, or copy it beside your script.
 
-Outside a session checkpoints go to ./checkpoints, the next start resumes from the newest of them, nothing is reported
-and Ctrl-C stops. It needs Python 3.8 and the standard library only.
+Outside a session, checkpoints go to ./checkpoints, the next start resumes from the newest one, nothing is reported, and
+Ctrl-C stops the training. It needs Python 3.8 and the standard library only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 EXIT_DATA = 65  # exit with this status when the data cannot be read
-_ROOM_BYTES = 1 << 20  # a disk with less free space counts as full
+_FREE_MIN = 1 << 20  # a disk with fewer free bytes counts as full
 _FULL = ("no space left on device", "disk quota exceeded")
 NO_CORPUS = "A job gets the corpus when its definition says mixture = {}"
 
 
 class Training:
-    """The agent as a training loop sees it. Create it before the loop; use it between steps.
+    """A training loop's connection to the agent. Create it before the loop; use it between steps.
 
-    ``resume_dir`` is the folder of the checkpoint to resume from; None on a first run. Then ``parent_dir`` is that
-    of another job's checkpoint whose weights to start from, or None.
+    ``resume_dir`` is the folder of the checkpoint to resume from; None on a first run. On a first run ``parent_dir``
+    is the folder of another job's checkpoint that gives the first weights, or None.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Training:
         self._listen()
 
     def progress(self, step: int, **values: float) -> None:
-        """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes.
+        """Report a step; the first report ends the set-up.
 
-        Also tokens_per_second, step_seconds_p90, padding, gradient_norm, gpu_busy, gpu_watts and gpu_throttled (shares
-        are 0 to 1).
+        ``values``: any of loss, held_out_loss, gpu_memory_bytes, tokens_per_second, step_seconds_p90, padding,
+        gradient_norm, gpu_busy, gpu_watts and gpu_throttled. Shares are from 0 to 1.
         """
         if threading.current_thread() is threading.main_thread():
             self._listen()
@@ -78,8 +78,8 @@ class Training:
     ) -> bool:
         """Save a checkpoint: ``write`` puts its files into a folder. Return False if the disk is full.
 
-        Then train on: the agent asks again. A step is saved once. Put what changes and what does not (adapter, base,
-        optimiser) into separate files: each is stored once, by its digest.
+        After False, go on training: the agent requests another save. A step is saved once. Put adapter, base and
+        optimiser into separate files, because a file that does not change is stored only once, by its digest.
 
         ``background``: return at once and write in a thread; ``write`` must then hold copies of everything that
         training changes. One save is written at a time; call ``wait`` before the program ends.
@@ -135,7 +135,7 @@ class Training:
         return True
 
     def _listen(self) -> None:
-        """Install the signal handlers, at each step again, because LLVM (used by Triton) takes SIGUSR1."""
+        """Install the signal handlers. Each step does so again, because LLVM (used by Triton) replaces SIGUSR1's."""
         for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
             if hasattr(signal, name):  # Windows has no SIGUSR1
                 signal.signal(getattr(signal, name), self._on_signal)
@@ -150,7 +150,7 @@ class Training:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return values as Python numbers, also those of NumPy and torch; what is not a number is printed and omitted."""
+    """Return values as Python numbers, also those of NumPy and torch; print and omit any value that is not a number."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         try:
@@ -159,20 +159,20 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
             numbers[str(name)] = plain if isinstance(plain, (int, float)) else float(plain)
         except Exception as error:  # noqa: BLE001 - a foreign object's error must not lose the save
             why = f"{type(value).__name__}: {error}"
-            print(f"trainer_kit: {name} is no number and is not reported ({why})", file=sys.stderr)
+            print(f"trainer_kit: {name} is not a number and is not reported ({why})", file=sys.stderr)
     return numbers
 
 
 def _no_space(error: Exception, folder: Path) -> str:
-    """Return why a save failed if the disk is full, else "". torch and safetensors raise errors without an errno."""
+    """Return the error's text if the disk is full, else "". torch and safetensors raise errors without an errno."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return str(error)
-    full = shutil.disk_usage(folder).free < _ROOM_BYTES or any(words in str(error).lower() for words in _FULL)
+    full = shutil.disk_usage(folder).free < _FREE_MIN or any(words in str(error).lower() for words in _FULL)
     return f"No space left on device: {error}" if full else ""
 
 
 def _newest(folder: Path) -> Path | None:
-    """Return the newest checkpoint of an earlier run outside a session, and print it."""
+    """Return the newest checkpoint of an earlier run outside a session, and print its path; None if there is none."""
     folders = [path for path in folder.glob("step-*") if (path / "meta.json").is_file()]
     if not folders:
         return None

@@ -27,11 +27,11 @@ def test_data_is_checked_before_it_is_submitted(schedctl: Schedctl, tmp_path: Pa
     assert "characters    median 8, 90 % up to 8, largest 8\n" in checked.out
     assert "cut           0 have more than 2 tokens, at 4 characters a token\n" in checked.out
     places = ", ".join(f"train-0.jsonl:{line}" for line in (501, 502, 503))
-    assert f"4 left out: it is no JSON (first: {places})\n" in checked.out
+    assert f"4 left out: it is not JSON (first: {places})\n" in checked.out
     assert "is damaged or cut off, and is not read from here on (first: train-1.csv.gz:3)\n" in checked.out
     assert "its records are not read: files of records are train-*.jsonl" in checked.out
     assert "record 1, what is learned in white brackets:\n  ⟦text 0⟧\n" in checked.out
-    assert "nobody knows how many records follow train-1.csv.gz:3. " in checked.err
+    assert "an unknown number of records follows train-1.csv.gz:3. " in checked.err
     allowed = schedctl("--json", "data", "check", str(folder), "--skip-at-most", "100")
     assert allowed.code == 0, allowed.err
     assert allowed.document["records"] == {"prompt": 1, "text": 500}

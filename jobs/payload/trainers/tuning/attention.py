@@ -1,6 +1,7 @@
 """Attention within packed documents by torch's variable-length kernel, which gets the ends of documents.
 
-It skips what documents do not share. A mask computes all of it, and takes four times as long in deterministic mode.
+The kernel skips all pairs of tokens of different documents. With a mask, torch computes those pairs too, which takes
+four times as long in deterministic mode.
 """
 
 import argparse
@@ -14,13 +15,13 @@ from .devices.card import Device
 from .errors import say
 
 NAME = "documents apart"
-_KINDS = ("llama", "mistral", "qwen2", "qwen3")  # families that pass on unknown arguments, and have full attention
+_KINDS = ("llama", "mistral", "qwen2", "qwen3")  # families with full attention that pass on unknown arguments
 _WIDEST = 256  # largest head size of the kernel
 
 
 def is_apart(options: argparse.Namespace, source: str, card: Device) -> bool:
-    """Return whether documents of a row are separated by their ends; otherwise by a mask."""
-    # Other stages pad rows, which needs a mask.
+    """Return whether the kernel separates the documents of a row by their ends; if not, a mask separates them."""
+    # Other stages pad rows, and padding needs a mask.
     if options.stage != "sft" or not card.accelerated or card.precision != "bf16" or _kernel() is None:
         return False
     from transformers import AutoConfig
@@ -38,20 +39,20 @@ def is_apart(options: argparse.Namespace, source: str, card: Device) -> bool:
 
 
 def _runs(card: Device, size: int) -> bool:
-    """Return whether the kernel works on this device, forward and backward: not every build of torch has it."""
+    """Return whether the kernel runs on this device, forward and backward. Not every build of torch has it."""
     ends = torch.tensor([0, 3, 8], dtype=torch.int32, device=card.device)
     parts = [torch.ones(8, 1, size, dtype=card.dtype, device=card.device, requires_grad=True) for _ in range(3)]
     try:
         _kernel()(*parts, ends, ends, 5, 5, scale=1.0, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
-        first = str(error).partition("\n")[0]
-        say(f"documents of a row are separated by a mask: torch has no kernel for {card.name} ({first})")
+        first_line = str(error).partition("\n")[0]
+        say(f"documents of a row are separated by a mask: torch has no kernel for {card.name} ({first_line})")
         return False
     return True
 
 
 def tell_apart(model: Any) -> None:
-    """Set our attention function in a model of transformers."""
+    """Register ``attend`` with transformers and set it as the attention function of a model."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)
@@ -78,10 +79,10 @@ def attend(
     document_ends: Any = None,
     **more: Any,
 ) -> tuple[Any, None]:
-    """Attend within documents, causally; without ``document_ends`` as torch's SDPA does.
+    """Attend causally within documents; without ``document_ends``, call transformers' SDPA attention.
 
-    ``query`` is (rows, heads, length, size); ``key`` and ``value`` may have fewer heads. Returns (rows, length, heads,
-    size).
+    ``query`` is (rows, heads, length, size); ``key`` and ``value`` may have fewer heads. Return (rows, length, heads,
+    size), and None for the attention weights.
     """
     from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
@@ -89,11 +90,11 @@ def attend(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **more)  # type: ignore[no-any-return]
     rows, heads, length, size = query.shape
     shared = heads // key.shape[1]
-    laid = (
+    flat = (
         part.transpose(1, 2).reshape(rows * length, heads, size).to(value.dtype)  # rotary positions return fp32
         for part in (query, repeat_kv(key, shared), repeat_kv(value, shared))
     )
-    out = _kernel()(*laid, document_ends, document_ends, length, length, scale=scaling, window_size=(-1, 0))
+    out = _kernel()(*flat, document_ends, document_ends, length, length, scale=scaling, window_size=(-1, 0))
     return out.view(rows, length, heads, size), None
 
 

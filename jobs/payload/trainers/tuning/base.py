@@ -1,7 +1,7 @@
 """Checks of a base model before it is loaded: that it exists and is complete.
 
-Libraries fill missing weights with random numbers, warn, and go on; their errors for truncated files and missing
-folders do not say what to do.
+Without these checks, libraries fill missing weights with random numbers, warn, and go on. Their errors for truncated
+files and missing folders do not say what to do.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ from .errors import TrainingRefused
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # first bytes of a safetensors file: the length of its header
 _HEADER_BYTES_MAX = 100 << 20
-_NAMED_MAX = 3
-_FACTOR_MAX = 1e6
-_EDGE_BYTES = 1 << 20
+_NAMED_MAX = 3  # missing weights or files that a message lists
+_FACTOR_MAX = 1e6  # a larger RoPE factor is a mistake and is ignored
+_EDGE_BYTES = 1 << 20  # bytes at each end of a file that its digest covers
 _FETCH_AGAIN = (
-    "Fetch it again, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
+    "Fetch it again, or name another model: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
 )
 
 
 def find_base(source: str) -> str:
-    """Return the source, a folder as absolute path. Raises TrainingRefused for a missing or incomplete folder."""
+    """Return the name on the Hub, or the absolute path of a folder. Raises TrainingRefused if that is incomplete."""
     folder = Path(source)
     if folder.is_dir():
         _check(folder)
@@ -35,7 +35,7 @@ def find_base(source: str) -> str:
 
 
 def check_loaded(source: str, missing: Collection[str]) -> None:
-    """Raise TrainingRefused if weights are missing, which libraries would have initialised at random."""
+    """Raise TrainingRefused if weights are ``missing``; libraries have initialised those at random."""
     if missing:
         listed = ", ".join(sorted(missing)[:_NAMED_MAX]) + (", ..." if len(missing) > _NAMED_MAX else "")
         raise TrainingRefused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
@@ -101,8 +101,8 @@ def _reach(scaling: dict[str, Any], length: int) -> int:
 def _check(folder: Path) -> None:
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise TrainingRefused(
-            f"{folder} has an adapter, and --model names the base that it was trained on. To start from an adapter: "
-            "start_from in the job's definition"
+            f"{folder} has an adapter, but --model must name the base that it was trained on. To start from an "
+            "adapter, set start_from in the job's definition"
         )
     _read(folder / "config.json")
     files = sorted(folder.glob("*.safetensors"))
@@ -127,7 +127,7 @@ def _read(path: Path) -> Any:
     except ValueError as error:
         raise TrainingRefused(f"{path} cannot be read: {error}. {_FETCH_AGAIN}") from None
     if not isinstance(config, dict):
-        raise TrainingRefused(f"{path} cannot be read: it is no object. {_FETCH_AGAIN}")
+        raise TrainingRefused(f"{path} cannot be read: it is not a JSON object. {_FETCH_AGAIN}")
     return config
 
 

@@ -14,8 +14,8 @@ from .devices.group import is_part
 from .errors import TrainingRefused
 
 # Background saves: weights and optimiser state are copied to host memory and written while training goes on.
-_BIG = 1 << 28  # bytes; writing less takes no longer than copying it
-_SPARE = 1.25  # free memory needed, as a multiple of the copies: writing them takes memory too
+_BIG = 1 << 28  # bytes; a smaller state is written as fast as it is copied
+_SPARE = 1.25  # free memory needed, as a multiple of the copies, because writing takes memory too
 _LIMITS = (  # memory of a container (cgroup v2, v1): files of limit and usage, and the key of reclaimable cache
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
@@ -44,21 +44,21 @@ class StateSnapshot:
         self._last_save = threading.Event()
 
     def prepare(self) -> None:
-        """Allocate the buffers (1 s per GB) in a thread; call it after the first step, which creates the states."""
+        """Allocate the buffers (1 s per GB) in a thread. Call it after the first step, which creates the states."""
         if not self._first or not self._is_copied(saved := self._uncopied(), background=self._wish != "off"):
             return
         wanted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any, Any]] = {}
 
-        def note(value: Any, place: tuple[Any, ...]) -> Any:
+        def collect(value: Any, place: tuple[Any, ...]) -> Any:
             if isinstance(value, torch.Tensor):  # the full shape of a sharded tensor is known only after gathering
                 wanted.setdefault(_identity(value, place), (place, value.shape, value.dtype))
             return value
 
         for name, part in saved._asdict().items():
-            _mapped(part, (name,), note)
-        with_one = ThreadPoolExecutor(1, "reserve")
-        self._reserving = with_one.submit(self._reserve, list(wanted.values()))
-        with_one.shutdown(wait=False)
+            _mapped(part, (name,), collect)
+        executor = ThreadPoolExecutor(1, "reserve")
+        self._reserving = executor.submit(self._reserve, list(wanted.values()))
+        executor.shutdown(wait=False)
 
     def take(self, *, last: bool) -> tuple[Saved, bool]:
         """Return the state, gathered on rank 0 (a collective call), and whether it may be written in a thread."""
@@ -161,7 +161,7 @@ _BY_PRODUCTS = ("README.md",)  # model cards that libraries write
 
 
 def read_fingerprint(folder: Path) -> Any:
-    """Return the fingerprint of a checkpoint; None if an older version, which wrote none, made the checkpoint."""
+    """Return the fingerprint of a checkpoint; None for a checkpoint of an older version, which wrote none."""
     path = folder / FINGERPRINT
     return json.loads(path.read_bytes()) if path.exists() else None
 
@@ -189,7 +189,7 @@ class Weights:
     def read(self, name: str) -> Any:
         """Return a weight on the CPU. Raises TrainingRefused if it is missing."""
         if name not in self._places:
-            raise TrainingRefused(f"the checkpoint in {self._folder} has no weight {name!r}: it is of another model")
+            raise TrainingRefused(f"the checkpoint in {self._folder} has no weight {name!r}: it is another model's")
         return self._places[name].get_tensor(name)
 
 
@@ -201,7 +201,7 @@ def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
 def write(
     folder: Path, model: Any, tokenizer: Any, saved: Saved, state: Mapping[str, Any], fingerprint: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint: of an adapter, or of a whole model with its tokenizer (``model.adapter``)."""
+    """Write a checkpoint: an adapter if ``model.adapter``, else the whole model with its tokenizer."""
     model.whole.save_pretrained(folder, state_dict=saved.weights)
     if not model.adapter:
         tokenizer.save_pretrained(folder)
@@ -216,5 +216,5 @@ def write(
 
 def _require_file(folder: Path, name: str) -> Path:
     if not (folder / name).is_file():
-        raise TrainingRefused(f"the checkpoint in {folder} has no {name}: what decides the next step is lost with it")
+        raise TrainingRefused(f"the checkpoint in {folder} has no {name}: the next step cannot be computed without it")
     return folder / name

@@ -1,4 +1,4 @@
-"""Messages and errors of a training, and the detection of divergence."""
+"""Errors and printed messages of a training, and the detection of divergence."""
 
 import math
 import os
@@ -23,7 +23,7 @@ class MissingLibrary(UnreadableData):
     """A file needs a library that is not installed."""
 
 
-# Diverged: a finite loss that is worse than that of a uniform guess, and does not fall.
+# A training has diverged if its loss is finite, worse than the loss of a uniform guess, and does not fall.
 STEPS = 100  # consecutive steps
 _MARGIN = 2.0  # nats per token above a uniform guess
 
@@ -36,14 +36,14 @@ class Divergence:
         self._losses: deque[float] = deque(maxlen=STEPS)
 
     def check(self, loss: float) -> str:
-        """Record a step's loss; return why training should end, or "". NaN and a loss that falls are not counted."""
+        """Record a step's loss; return why training should end, or "". A loss that is not finite is ignored."""
         if not math.isfinite(loss):
             return ""
         self._losses.append(loss)
         if len(self._losses) < STEPS or min(self._losses) <= self._bound:
             return ""
         losses = list(self._losses)
-        before, after = (sum(some) / len(some) for some in (losses[: STEPS // 2], losses[STEPS // 2 :]))
+        before, after = (sum(half) / len(half) for half in (losses[: STEPS // 2], losses[STEPS // 2 :]))
         if after < before:
             return ""
         return (

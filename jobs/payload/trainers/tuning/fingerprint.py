@@ -1,11 +1,11 @@
 """Fingerprints: everything that decides the next step, and how exactly a checkpoint can be resumed.
 
-``job`` is what is trained: with another value it is another training. ``place`` is where and how it is computed: with
-another value rows, rates and state are the same, and only rounding differs. The classes of a resumption:
+``job`` describes what is trained: if a value differs, it is another training. ``place`` describes where and how it is
+computed: if a value differs, rows, rates and state are the same, and only rounding differs. Classes of a resumption:
 
 E0  bit-exact: nothing has changed, and --deterministic is set
-E1  same state: something of the place has changed
-E2  inexact: anything else; refused unless accepted
+E1  same state: only values of ``place`` have changed, or --deterministic is not set
+E2  inexact: anything else; refused unless the user accepts it
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Resumption(NamedTuple):
 def fingerprint(
     options: argparse.Namespace, digests: Mapping[str, str], training: Mapping[str, int], place: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fingerprint. ``digests`` name model, tokenizer and data; ``training`` has seed and target step."""
+    """Return the fingerprint. ``digests`` are of model, tokenizer and data; ``training`` has seed and target step."""
     job = {name: getattr(options, name) for name in _OPTIONS}
     job |= {"rows a step": options.batch * options.accumulate, **digests, **training}
     if options.precision == "fp8":
@@ -52,7 +52,7 @@ def fingerprint(
 
 
 def place(options: argparse.Namespace, card: "Device", devices: int, rows_at_once: int) -> dict[str, Any]:
-    """Return where and how steps are computed."""
+    """Return the part of the fingerprint that says where and how steps are computed."""
     return {
         "device": card.name,
         "devices": devices,
@@ -100,11 +100,11 @@ def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumpt
 
 
 def changed_alone(before: Mapping[str, Any] | None, now: Mapping[str, Any], names: Collection[str]) -> bool:
-    """Return whether only ``names`` have changed, which a person allowed to change if memory is short."""
+    """Return whether only ``names`` have changed: options that a person allowed to change if memory is short."""
     if before is None or before.get("format") != now["format"] or not names:
         return False
-    follows = {"packed in parts"} if "length" in names else set()
-    return {name for name, _, _ in _differences(before["job"], now["job"])} <= {*names, *follows}
+    consequences = {"packed in parts"} if "length" in names else set()
+    return {name for name, _, _ in _differences(before["job"], now["job"])} <= {*names, *consequences}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

@@ -24,29 +24,29 @@ from .optimizer import Optimizer, rate_at
 from .rounds import Rounds
 from .start import Start
 
-# Memory, speed and loss of a session's first three steps are reported, as they show early what the others will be.
+# Memory, speed and loss of a session's first three steps are reported: the later steps will be similar.
 FIRST_STEPS = 3
 _GIB = 1 << 30
 
 
 class FirstSteps:
-    """Measures the first steps of a session. ``tokens`` is the number per step, padding included."""
+    """Measures the first steps of a session. ``tokens`` is their number per step, padding included."""
 
-    def __init__(self, card: Device, tokens: int, whole: Callable[[str], None]) -> None:
-        """``whole`` is called once, after the last of these steps, with a text of peak memory, speed and loss."""
-        self._card, self._tokens, self._whole = card, tokens, whole
+    def __init__(self, card: Device, tokens: int, report: Callable[[str], None]) -> None:
+        """``report`` is called once, after the last of these steps, with a text of peak memory, speed and loss."""
+        self._card, self._tokens, self._report = card, tokens, report
         self._seconds: list[float] = []
 
     def passed(self, loss: float, seconds: float) -> bool:
-        """Record a step; return True if it is one of the first and its loss, not finite, must be reported at once."""
+        """Record a step. Return True if it is one of the first and its loss is not finite: report it at once."""
         if len(self._seconds) == FIRST_STEPS:
             return False
         self._seconds.append(seconds)
         if len(self._seconds) == FIRST_STEPS:
-            self._whole(self._warning(loss))
+            self._report(self._summary(loss))
         return not math.isfinite(loss)
 
-    def _warning(self, loss: float) -> str:
+    def _summary(self, loss: float) -> str:
         memory = ""
         if self._card.accelerated:
             peak = torch.cuda.max_memory_reserved() / _GIB
@@ -56,7 +56,7 @@ class FirstSteps:
         return f"{FIRST_STEPS} steps of {self._tokens:,} tokens passed: {memory}{speed:,.0f} tokens/s, loss {loss:.4f}"
 
 
-_WARMING = 3  # warm-up steps of a session, left out of its speed
+_WARM_UP_STEPS = 3  # the first steps of a session, which do not count for its speed
 _RECENT = 100  # window of the reported speed, in steps
 
 
@@ -101,7 +101,7 @@ class Loop:
         self._began, self._blocked = perf_counter(), 0.0  # start, and seconds that saves blocked since
 
     def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
-        """Restore all but the weights from a checkpoint. Without ``optimizer``: step only, fresh optimiser."""
+        """Restore all but the weights from a checkpoint. Without ``optimizer``, restore only the step."""
         self.step = checkpoint.read_step(folder)
         self._resumptions = [{"step": self.step, **resumption}]
         if not optimizer:
@@ -112,15 +112,15 @@ class Loop:
         self._resumptions = [*state["resumptions"], *self._resumptions]
 
     def run(self) -> None:
-        """Train. All ranks decide together whether to save or stop, so that they do it after the same step."""
+        """Train until the target step or a stop. All ranks decide together, so that they save after the same step."""
         if self._training.parent_dir is not None and len(self._work.held_out):
             self._start_loss = self.held_out_loss()
         self._report(self.step)
         while True:
-            wishes = self._group.any(self._training.should_save, self._training.should_stop)
+            requests = self._group.any(self._training.should_save, self._training.should_stop)
             done = self.step >= self._training.target_step
-            last = wishes[1] or done
-            if wishes[0] or last:
+            last = requests[1] or done
+            if requests[0] or last:
                 began = perf_counter()
                 self._save(last=last)
                 self._blocked += perf_counter() - began
@@ -144,7 +144,7 @@ class Loop:
                 some = indexes[first : first + self._work.rows_at_once]
                 parts.append(self._loss(self._work.rows, some) / targets)
             for part in parts:
-                # FSDP2 averages gradients over the ranks; times their number gives the sum that a step needs.
+                # FSDP2 averages gradients over the ranks. A step needs their sum: multiply by the number of ranks.
                 self._optimizer.backward(part * self._group.size if self._optimizer.averaged else part)
                 loss += part.detach()
         rate = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
@@ -165,9 +165,9 @@ class Loop:
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
         pixels = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.images.items()}
-        if self._options.apart:  # also with one document per row: else layers compile twice
+        if self._options.apart:  # also with one document per row, because layers would compile twice otherwise
             pixels["document_ends"] = document_ends(batch.positions, self._card.device)
-        # With one document per row no mask is needed, and the fastest attention kernels accept none.
+        # With one document per row, no mask is needed; the fastest attention kernels do not accept a mask.
         ends = documents if rows.is_shared and not self._options.apart else None
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
@@ -178,9 +178,9 @@ class Loop:
         self._window = [self._window[0] + loss, self._window[1] + 1]
         if why := self._divergence.check(loss):
             raise TrainingRefused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
-        lost = self._work.first_steps.passed(loss, self._seconds[-1])
+        not_finite = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:
-            self._report(self.step, **({"loss": loss} if lost else {}))
+            self._report(self.step, **({"loss": loss} if not_finite else {}))
             return
         mean = self._window[0] / self._window[1]
         self._window = [0.0, 0]
@@ -190,7 +190,7 @@ class Loop:
     def _telemetry(self) -> dict[str, float]:
         """Return speed (of recent steps, without warm-up), padding, gradient norm and peak GPU memory, by metric."""
         values: dict[str, float] = {"padding": self._padding}
-        if recent := self._seconds[_WARMING:][-_RECENT:]:
+        if recent := self._seconds[_WARM_UP_STEPS:][-_RECENT:]:
             values["tokens_per_second"] = self._tokens / statistics.median(recent)
             values["step_seconds_p90"] = sorted(recent)[math.ceil(0.9 * len(recent)) - 1]
         if math.isfinite(self._norm):
@@ -205,10 +205,10 @@ class Loop:
             self._training.progress(step, **values)
 
     def _save(self, *, last: bool) -> None:
-        """Save on rank 0, large states in the background unless it is the last; others wait, or join in gathering."""
+        """Save on rank 0; a large state in the background, except the last. Other ranks help to gather shards."""
         self._training.should_save = False
         if self._group.first:
-            self._training.wait()  # finish a background save first: it may be the last that there is time for
+            self._training.wait()  # finish a background save first: there may be no time for another save
             self._training.begin_saving(self.step)
         elif not self._options.shared:
             return
@@ -244,7 +244,7 @@ class Loop:
             metrics["exactness"] = float(self._resumptions[-1]["class"].removeprefix("E"))
         if self._blocked:
             metrics["saves_blocked"] = self._blocked / (perf_counter() - self._began)
-        if measured := self._seconds[_WARMING:]:
+        if measured := self._seconds[_WARM_UP_STEPS:]:
             metrics["tokens_per_second"] = self._tokens / statistics.median(measured)
             metrics["padding"] = self._padding
             metrics["gradient_norm"] = self._norm if math.isfinite(self._norm) else -1.0

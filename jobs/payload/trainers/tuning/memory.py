@@ -1,7 +1,7 @@
-"""What to try next if a step does not fit into memory: the same step, computed in smaller parts.
+"""If a step does not fit into memory, compute it in smaller parts: choose the parts, and remember what fitted.
 
-The rows of a step do not change, so that a training resumes in class E1. An 8-bit optimiser and shorter rows make it
-another training (E2); they come last, and only if a person allows them.
+The rows of a step do not change, so a training resumes in class E1. An 8-bit optimiser or shorter rows make it another
+training (E2); they are tried last, and only if a person allows them.
 """
 
 import argparse
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 STATUS = 77  # exit status of a process whose memory was too small
 STATUS_BY_LAYERS = 78  # exit status if the layers of a 4-bit base must be spread over all devices
 _FOUR_BITS = 0.6  # bytes per 4-bit weight, with scales and its share of 16-bit embeddings
-ALL, HALF, OFFLOAD = "all", "half", "offload"  # gradient checkpointing: of which layers
+ALL, HALF, OFFLOAD = "all", "half", "offload"  # gradient checkpointing: the layers that compute again
 LEVELS: tuple[bool | str, ...] = (False, HALF, True, OFFLOAD)
 """Gradient checkpointing from most to least memory: no layer, half, all, all with their inputs in host memory."""
-CHANGES = ("optimizer", "length")  # what --may-change allows, in this order
+CHANGES = ("optimizer", "length")  # options that --may-change allows, in the order they are changed
 SHORTEST = 256  # tokens per row; shorter rows teach too little context
-_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 
 class Fit(NamedTuple):
@@ -41,10 +41,10 @@ class Fit(NamedTuple):
 def smaller(
     tried: Fit, *, by_halves: bool = True, shareable: bool = True, may_change: Collection[str] = ()
 ) -> Fit | None:
-    """Return what needs less memory than ``tried``; None if there is nothing left.
+    """Return the next way to compute a step in less memory than ``tried``; None if there is none.
 
-    In order: half the rows; at one row the next of LEVELS (only "all" if not ``by_halves``); sharding, if
-    ``shareable``; an 8-bit optimiser and rows half as long, if in ``may_change``.
+    In order: half the rows; at one row, the next of LEVELS (only "all" if not ``by_halves``); sharding, if
+    ``shareable``; an 8-bit optimiser, then rows half as long, if ``may_change`` has these.
     """
     if tried.rows > 1:
         return tried._replace(rows=tried.rows // 2)
@@ -61,7 +61,7 @@ def smaller(
 
 
 def words_for(fit: Fit, wanted: Fit) -> list[str]:
-    """Return the options for a process that computes as ``fit`` says; ``wanted`` is what was requested."""
+    """Return the command-line options for a process that computes steps by ``fit``; ``wanted`` was requested."""
     words = ["--rows-at-once", str(fit.rows)]
     if fit.checkpointing:
         words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else str(fit.checkpointing)]
@@ -73,24 +73,24 @@ def words_for(fit: Fit, wanted: Fit) -> list[str]:
 
 
 def kept_bytes(parameters: int, options: argparse.Namespace, itemsize: int) -> int:
-    """Return bytes of weights (``itemsize`` if frozen), gradients and optimiser, without the small adapter."""
+    """Return the bytes of weights (``itemsize`` each if frozen), gradients and optimiser; an adapter is ignored."""
     if options.lora:
         return int((_FOUR_BITS if options.bits == 4 else itemsize) * parameters)
     return (10 if options.optimizer == "adamw8bit" else 16) * parameters
 
 
 class TooLargeForOneDevice(MemoryError):
-    """A 4-bit base does not fit one device: one process must spread its layers over all."""
+    """A 4-bit base does not fit on one device: one process must spread its layers over all devices."""
 
 
 def is_too_small(error: BaseException) -> bool:
-    """Return whether an error means that memory, of the device or the host, was too small."""
+    """Return whether an error means that the memory of the device or of the host was too small."""
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+        isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MESSAGES)
     )
 
 
-# How steps fitted when memory was short, for later trainings of the same model on the same device.
+# A record of how steps fitted when memory was short, for later trainings of the same model on the same device.
 FORMAT = 1
 CHANGED = "changed for memory"  # key of a fingerprint's place: options that were changed permanently
 _FOLDER = "fits"
@@ -99,7 +99,7 @@ _SAME = ("lora", "bits", "length", "optimizer")  # options that decide a step's 
 
 
 def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, parent: Any) -> None:
-    """Start with what fitted, by the fingerprint of this job's checkpoint, else the ``parent``'s, else this machine."""
+    """Set the options that fitted, by the fingerprint of this job's checkpoint, else the parent's, else the machine."""
     for name in () if before is None else before["place"].get(CHANGED, ()):
         if name not in options.changed:
             options.changed[name] = getattr(options, name)
@@ -114,13 +114,13 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
 
 
 def facts_of(options: argparse.Namespace, model: str, card: "Device", devices: int) -> dict[str, Any]:
-    """Return what decides whether a step fits, as requested; ``model`` is a digest."""
+    """Return the facts that decide whether a step fits, with the requested options; ``model`` is a digest."""
     wanted = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
     return {**wanted, "model": model, "device": card.name, "devices": devices, "precision": card.precision}
 
 
 def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: int) -> None:
-    """Save for this machine how such steps fit, if memory was short."""
+    """Save, for later jobs on this machine, how steps with these facts fit; nothing unless memory was short."""
     if options.rows_at_once is None:
         return
     document = {
@@ -153,14 +153,14 @@ def _adopt_options(options: argparse.Namespace, values: Mapping[str, Any]) -> No
 
 
 def _of_checkpoint(fingerprint: Any, facts: Mapping[str, Any]) -> Any:
-    """Return the place of a checkpoint of equal steps that were made in short memory; else None."""
+    """Return the ``place`` of a checkpoint's fingerprint if its steps are alike and memory was short; else None."""
     if fingerprint is None or not fingerprint["place"].get("memory was short"):
         return None
     job, place = fingerprint["job"], fingerprint["place"]
     changed = place.get(CHANGED, ())
-    alike = all(job.get(name) == facts[name] for name in (*_SAME, "model") if name not in changed)
-    there = all(place.get(name) == facts[name] for name in ("device", "devices", "precision"))
-    return {**place, "changed": {name: job[name] for name in changed}} if alike and there else None
+    same_job = all(job.get(name) == facts[name] for name in (*_SAME, "model") if name not in changed)
+    same_device = all(place.get(name) == facts[name] for name in ("device", "devices", "precision"))
+    return {**place, "changed": {name: job[name] for name in changed}} if same_job and same_device else None
 
 
 def _of_machine(cache: Path, facts: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Loads the model to train: all weights in fp32, or a LoRA adapter in fp32 on a frozen base in 16 or 4 bit."""
+"""Load the model to train: all weights in fp32, or a LoRA adapter in fp32 on a frozen base in 16 or 4 bits."""
 
 import argparse
 import contextlib
@@ -25,8 +25,8 @@ from .errors import TrainingRefused, say
 from .memory import HALF, OFFLOAD
 
 # How packed documents are isolated from each other, per model family. Attention layers take an attention mask.
-# Recurrent and convolution layers carry state from token to token, which a mask does not stop: with those, each
-# document gets a row. So it does in every family that tests/training/test_families.py does not test.
+# Recurrent and convolution layers carry state from token to token, and a mask does not stop that: with those layers,
+# each document gets its own row. So it does in every family that tests/training/test_families.py does not test.
 MASK, POSITIONS, ALONE = "mask", "positions", "alone"
 # Families whose layers respect a block-causal mask (each token attends to the earlier tokens of its document).
 _OBEY_MASKS = frozenset({
@@ -72,7 +72,7 @@ def _masks_come_from_positions() -> bool:
     return True
 
 
-# Options of a configuration that change the logits or the loss; with any of them the loss cannot be computed in chunks.
+# Keys of a config.json that change the logits or the loss. With any of them, the loss cannot be computed in chunks.
 _ODD_LOGITS = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
     "output_router_logits",
@@ -101,7 +101,7 @@ class CausalLM:
         self.compute: Callable[..., Any] = self._summed_loss
         self.inputs: contextlib.AbstractContextManager[None] = (
             contextlib.nullcontext()
-        )  # entered around the forward pass; offloads layer inputs if asked for
+        )  # entered around the forward pass; offloads layer inputs with --gradient-checkpointing offload
         self.beside: dict[str, bytes] = {}  # extra files of a checkpoint, by name
         self.collect()
 
@@ -252,12 +252,12 @@ def make_model(
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
     if odd and not options.zero:  # ZeRO keeps an fp32 copy beside the 16-bit weights
         raise TrainingRefused(
-            f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)"
+            f"weights to be trained must have 32 bits, but some do not: {odd}. Update peft (0.15 or later)"
         )
     if share_out is not None:
         share_out(model)
     if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
-        say(f"peft's adapter of all linear layers does not reach {left}: they stay as they are")
+        say(f"peft's adapter of all linear layers does not reach {left}: they are not trained")
     _make_faster(model, options, card)
     return model
 
@@ -309,20 +309,20 @@ def attention_kind(source: str) -> str:
         else:
             return name
     raise TrainingRefused(
-        f"the model in {source} ({config.model_type}) cannot be made with the attention of torch (sdpa) nor its own "
+        f"the model in {source} ({config.model_type}) cannot be created with torch's attention (sdpa) or with its own "
         f"(eager): {why}. Name another model, or another version of transformers in the job's requirements"
     )
 
 
 def _keep_gradients(whole: Any) -> None:
-    """Use the common 4-bit layout on CPUs with AVX512-BF16 too: the layout made for them has no backward pass."""
+    """Use the usual 4-bit layout on CPUs with AVX512-BF16 too: the special layout for them has no backward pass."""
     for part in whole.modules():
         if hasattr(part, "support_avx512bf16_for_cpu"):
             part.support_avx512bf16_for_cpu = False
 
 
 def _compute_again(model: CausalLM, *, half: bool) -> None:
-    """Turn gradient checkpointing on, for all layers or for the first half of them."""
+    """Turn on gradient checkpointing for all layers, or for the first half of them."""
     model.whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if half:
         for layer in model.layers[len(model.layers) // 2 :]:
@@ -357,7 +357,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, adapter: Path | None, 
 def _four_bits(computed_in: Any, kind: str) -> Any:
     if kind in NOT_IN_4_BITS:
         raise TrainingRefused(
-            f"--use-4bit: transformers cannot compute {kind} from 4 bits. Leave it out: it is small in 16"
+            f"--use-4bit: transformers cannot compute {kind} from 4 bits. Omit --use-4bit: it is small in 16 bits"
         )
     try:
         import bitsandbytes  # noqa: F401 - the error of transformers is less clear
@@ -383,18 +383,18 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
 
 
 def _old_options(adapter: Path, *, resumed: bool) -> dict[str, Any]:
-    """Return the options with which a resumed checkpoint was made; {} without a fingerprint or if not resumed."""
+    """Return the options that a resumed checkpoint was trained with; {} if not resumed or without a fingerprint."""
     fingerprint = read_fingerprint(adapter) if resumed else None
     return dict(fingerprint["job"]) if fingerprint else {}
 
 
 def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
-    """Raise TrainingRefused if rank or alpha of an adapter differ from the options; peft would keep its own."""
+    """Raise TrainingRefused if an adapter's rank or alpha differ from the options: peft would keep the adapter's."""
     config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _old_options(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
         if config[name] != (wanted := getattr(options, option)) and before.get(option) != wanted:
             raise TrainingRefused(
-                f"the adapter to begin with, in {adapter}, has --{option} {config[name]}, and this training asks for "
-                f"--{option} {wanted}: a trained adapter keeps its form. Say --{option} "
-                f"{config[name]}, or train a new adapter without that parent"
+                f"the first adapter, in {adapter}, has --{option} {config[name]}, but this training sets --{option} "
+                f"{wanted}. A trained adapter cannot change it. Set --{option} {config[name]}, or train a new adapter "
+                "without that parent"
             )

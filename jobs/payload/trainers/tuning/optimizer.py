@@ -1,4 +1,4 @@
-"""The optimiser: AdamW, the learning-rate schedule, and the reduction of gradients over the ranks."""
+"""The optimiser: AdamW, the learning-rate schedule, and the sum of gradients over the ranks."""
 
 import argparse
 import math
@@ -18,8 +18,8 @@ from .model import CausalLM
 class Optimizer:
     """AdamW on parameters and optimiser states that are replicated on each rank, or sharded by FSDP2.
 
-    ``averaged``: parameters are sharded, so that their gradients are averaged over the ranks rather than summed, and
-    saving gathers the states, a collective call on all ranks.
+    ``averaged``: parameters are sharded. FSDP2 then averages gradients over the ranks instead of adding them, and
+    saving gathers the states, which is a collective call on all ranks.
     """
 
     def __init__(self, options: argparse.Namespace, model: CausalLM, card: Device, group: Group) -> None:
@@ -33,7 +33,7 @@ class Optimizer:
         self._scaler.scale(part).backward()
 
     def step(self, loss: Any, rate: float) -> tuple[float, float]:
-        """Update the weights unless the gradient norm is not finite; return the loss over all ranks, and that norm."""
+        """Update the weights if the gradient norm is finite; return the loss over all ranks, and that norm."""
         trained = self._model.trained
         self._group.sum_gradients(trained, loss)
         self._scaler.unscale_(self._adamw)
@@ -61,7 +61,7 @@ class Optimizer:
         return dict(self._scaler.state_dict())
 
     def restore(self, folder: Path, scale: dict[str, Any]) -> None:
-        """Load the optimiser state of a checkpoint, and ``scale``, the GradScaler's; {} leaves that at its start."""
+        """Load the optimiser state of a checkpoint. ``scale`` is the GradScaler's state; {} keeps the initial one."""
         if self._options.shared:
             self._adamw.load_state_dict(own_part(checkpoint.read_optimizer(folder, mapped=True), self._adamw))
         else:
@@ -71,7 +71,7 @@ class Optimizer:
 
 
 def make_adamw(options: argparse.Namespace, trained: list[Any], *, fused: bool) -> Any:
-    """Return AdamW (8-bit if asked for); weight decay applies only to parameters of more than one dimension."""
+    """Return AdamW, or its 8-bit form by --optimizer. Only parameters of several dimensions have weight decay."""
     groups = [
         {"params": [part for part in trained if part.ndim > 1], "weight_decay": options.decay},
         {"params": [part for part in trained if part.ndim <= 1], "weight_decay": 0.0},

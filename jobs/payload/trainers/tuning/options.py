@@ -1,4 +1,4 @@
-"""The command line of finetune.py."""
+"""The command line of finetune.py: its options, their checks, and how a step's rows are divided over devices."""
 
 import argparse
 import json
@@ -28,13 +28,13 @@ def read_file(path: str) -> dict[str, Any]:
         raise TrainingRefused(f'--deepspeed {path}: it has no "{ZERO}" with a "stage" of 1, 2 or 3')
     for place in _PLACES:
         if (named := (zero.get(place) or {}).get("device", "none")) not in ("none", "cpu"):
-            raise TrainingRefused(f"--deepspeed {path}: {place} to {named!r} is not known here; cpu or none")
-    # "auto" is for values that Trainer fills in; here they are always set.
+            raise TrainingRefused(f"--deepspeed {path}: {place} to {named!r} is not supported; use cpu or none")
+    # "auto" marks values that transformers' Trainer fills in. This trainer sets these values itself.
     return {name: value for name, value in zero.items() if value != "auto"}
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; exits with status 2 and a reason if it is invalid."""
+    """Return the parsed command line. If it is invalid, print the reason and exit with status 2."""
     parser = argparse.ArgumentParser(prog="finetune", description="Fine-tune a causal language model.")
     add = parser.add_argument_group("model").add_argument
     add("--model", required=True, help="folder or name of a pretrained model with its tokenizer, or input:NAME")
@@ -74,14 +74,14 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     _read_zero(options, parser)
-    # Set once model and device are known: whether weights are sharded, documents of a row are separated by their ends,
-    # or each has rows of its own; and the number of devices over which the layers of a 4-bit base are spread.
+    # These are set when model and device are known: whether weights are sharded, whether documents of a row are
+    # separated by their ends or each has its own rows, and over how many devices layers of a 4-bit base are spread.
     options.shared = options.apart = options.alone = False
     options.spread = 1
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
     if options.precision == "fp8" and (not options.lora or options.bits == 4 or options.zero):
-        parser.error("--precision fp8 is for a frozen base in 16 bits: say --lora, and neither --use-4bit nor --zero")
+        parser.error("--precision fp8 is for a frozen base in 16 bits: set --lora, and neither --use-4bit nor --zero")
     options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)
     _check_stage(options, parser)
     for name in ("model", "data"):
@@ -103,7 +103,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         help="less memory, more time: all layers, half of them, or offload: all, with layer inputs in host memory",
     )  # fmt: skip
     add("--compile", choices=choice, default="auto", help="compile each layer (auto: if Triton works)")
-    add("--deterministic", action="store_true", help="the same bits each time; some steps are slower")
+    add("--deterministic", action="store_true", help="bit-identical results in each run; some steps are slower")
     add(
         "--background-saves", choices=choice, default="auto",
         help="copy the state to host memory and write it while training goes on (auto: a large state that fits)",
@@ -114,13 +114,13 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "long; this is another training (class E2), and stays so",
     )  # fmt: skip
     add("--changed", type=_was, action="append", default=[], help=argparse.SUPPRESS)  # by the launcher: old values
-    add("--cache", type=Path, default=_cache(), help="folder for packed rows, and for what fitted into memory")
+    add("--cache", type=Path, default=_cache(), help="folder for packed rows, and for the settings that fitted")
     add("--shard", choices=choice, default="auto", help="shard weights over the devices (auto: if one is too small)")
     add(
         "--zero", "--zero-stage", type=int, choices=(0, 1, 2, 3), default=0,
         help="shard optimiser states (1), gradients (2) and weights (3) of a whole model by DeepSpeed",
     )  # fmt: skip
-    add("--offload", action="store_true", help="keep what --zero (default here: 2) shards in host memory")
+    add("--offload", action="store_true", help="keep the shards of --zero (default with it: 2) in host memory")
     add("--deepspeed", "--deepspeed-config", metavar="FILE", help="read --zero, --offload and more of ZeRO from it")
     add("--no-deepspeed", action="store_true", help="the same as --zero 0")
     add("--local_rank", action=_Launched, nargs="?", help=argparse.SUPPRESS)
@@ -158,14 +158,14 @@ def _percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no percentage from 0 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
     return value
 
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if unknown := [name for name in names if name not in CHANGES]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CHANGES)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(CHANGES)}")
     return names
 
 
@@ -179,13 +179,13 @@ class _Launched(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error(
-            f"{self.option_strings[0]}: start this program without a launcher: it starts one process for each device "
-            "of the session by itself, and passes on the signals by which the agent asks for checkpoints"
+            f"{self.option_strings[0]}: start this program without a launcher. It starts one process for each device "
+            "of the session by itself, and forwards the signals by which the agent requests checkpoints"
         )
 
 
 def _read_zero(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Set ``zero``, ``offload`` and ``zero_more``, the other values of ZeRO that a file has."""
+    """Set ``zero``, ``offload`` and ``zero_more``: further values of ZeRO, from the file of --deepspeed."""
     options.zero_more = {}
     if options.no_deepspeed:
         if options.zero or options.offload or options.deepspeed:
@@ -205,7 +205,7 @@ def _read_zero(options: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         options.zero = 2
     if options.zero and (why := unzeroed(options)):
         parser.error(f"--zero: {why}")
-    if options.zero and options.compile == "auto":  # its hooks would split each compiled layer
+    if options.zero and options.compile == "auto":  # ZeRO's hooks would split each compiled layer
         options.compile = "off"
 
 
@@ -214,7 +214,7 @@ def unzeroed(options: argparse.Namespace) -> str:
     if options.lora:
         return (
             "it shards the states of trained weights, and an adapter has a hundredth of them. Omit it (each device has "
-            "the base, in 4 bits with --use-4bit), or say --shard on, which shards the base"
+            "the base, in 4 bits with --use-4bit), or set --shard on, which shards the base"
         )
     if options.optimizer == "adamw8bit":
         return "its states are those of --optimizer adamw. Omit one of them"
@@ -226,7 +226,7 @@ def unzeroed(options: argparse.Namespace) -> str:
 def _not_in_stage(options: argparse.Namespace) -> str:
     if options.stage == "sft":
         return ""
-    return f"it is for --stage sft; for {options.stage} every device has the model, in 4 bits if need be"
+    return f"it is for --stage sft. With {options.stage} every device has the whole model; --use-4bit makes it small"
 
 
 def by_layers(options: argparse.Namespace) -> bool:
@@ -235,7 +235,7 @@ def by_layers(options: argparse.Namespace) -> bool:
 
 
 def unshared(options: argparse.Namespace) -> str:
-    """Return why weights of any size cannot be sharded; "" if they can."""
+    """Return why FSDP2 cannot shard the weights with these options; "" if it can."""
     if options.precision == "fp8":
         return "products in fp8 need whole weights. Omit one of them"
     if options.optimizer == "adamw8bit" and not options.lora:
@@ -261,20 +261,18 @@ def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     if options.stage == "sft":
         return
     if options.may_change:
-        parser.error(f"--may-change is for --stage sft; {options.stage} compares with what it was before")
+        parser.error(f"--may-change is for --stage sft; {options.stage} compares with the model before the change")
     if options.background_saves == "on":
         parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
     options.background_saves = "off"
-    if options.compile == "auto":  # each length of a row would be compiled
+    if options.compile == "auto":  # layers would be compiled for each length of a row
         options.compile = "off"
 
 
 def _input(option: str, named: str, parser: argparse.ArgumentParser) -> str:
     folder = os.environ.get(f"SCHED_INPUT_{named.upper().replace('-', '_')}")
     if not folder:
-        parser.error(
-            f"--{option}: the job has no input {named!r}; its definition would say inputs = {{ {named} = ... }}"
-        )
+        parser.error(f"--{option}: the job has no input {named!r}. Add inputs = {{ {named} = ... }} to its definition")
     return folder
 
 

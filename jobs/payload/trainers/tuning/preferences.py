@@ -1,4 +1,4 @@
-"""Stages of preference learning, by TRL: dpo from pairs, kto from marked answers, grpo from rewards.
+"""The stages of preference learning, run by TRL: dpo from pairs, kto from marked answers, grpo from rewards.
 
 A step has --batch x --accumulate rows on any number of devices; a row is a pair, an answer, or a generated text. The
 reference is the initial model; with an adapter it is kept in the checkpoint's folder ``ref``. grpo generates the texts
@@ -40,7 +40,7 @@ _BETA = {"dpo": 0.1, "kto": 0.1, "grpo": 0.0}
 _DECIDES = {"dpo": ("beta",), "kto": ("beta",), "grpo": ("beta", "generations", "new_tokens", "temperature", "reward")}
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit"}
 _ANSWERS = frozenset({"chosen", "rejected", "completion"})
-_JOINT = 40  # characters at the end of a prompt that an answer may begin with: <think>
+_JOINT = 40  # the last characters of a prompt may be the beginning of an answer, such as <think>
 RECORD = "record"  # the column with a whole record, for the reward
 
 
@@ -74,8 +74,8 @@ def train(
         check(facts, options.skip_at_most, where)
     if not rows:
         raise UnreadableData(
-            f"{where} has no record for --stage {options.stage}, which are lines of "
-            f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
+            f"{where} has no record for --stage {options.stage}: a line of train-*.jsonl such as "
+            f"{_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
     digests = model_digest, documents.digest(tokenizer), reader.data_digest(paths)
     now = _fingerprint(options, training, card, devices, digests)
@@ -88,7 +88,7 @@ def train(
         say(f"resuming, {judged.exactness}: {judged.text()}")
     _check_reference(options, training)
     torch.manual_seed(training.seed)
-    # Without the checkpoint's weights: the Trainer loads them after it has copied this model as the reference.
+    # The checkpoint's weights are not loaded here: the Trainer loads them after copying this model as the reference.
     model = make_model(options, source, training.parent_dir, None, card)
 
     def beside(folder: Path) -> None:
@@ -104,7 +104,7 @@ def train(
 def read_rows(
     options: argparse.Namespace, paths: list[Path], tokenizer: Any
 ) -> tuple[list[dict[str, Any]], Tally, list[list[int]]]:
-    """Return records, tally, and token counts of each text. Of texts and messages the rarer kind is left out."""
+    """Return records, tally, and the token counts of each record's texts; leave out the rarer kind of prompt."""
     stops = documents.some_stops(options.model, tokenizer)
     tally, marks = Tally(), documents.special_texts(tokenizer)
     read: list[tuple[dict[str, Any], list[int], str]] = []
@@ -141,10 +141,10 @@ def read_rows(
 
 
 def _places(sizes: list[list[int]], at_once: int, seed: int) -> int:
-    """Return the number of tokens of all rows, padded as they are computed; TRL's order has nearly the same sum."""
+    """Return the tokens of all rows with padding, in a random order; TRL's order gives nearly the same sum."""
     drawn = random.Random(seed).sample(sizes, len(sizes))
     together = [[size for row in drawn[at : at + at_once] for size in row] for at in range(0, len(drawn), at_once)]
-    return sum(len(some) * max(some) for some in together)
+    return sum(len(batch) * max(batch) for batch in together)
 
 
 def _sample(row: dict[str, Any], tokenizer: Any) -> str:
@@ -162,7 +162,7 @@ def _sample(row: dict[str, Any], tokenizer: Any) -> str:
 
 
 def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns that TRL gets of a record. Raises OddRecord."""
+    """Return a record's columns for TRL. Raises OddRecord."""
     if stage == "grpo":
         read = forms.read_prompt(record)
         prompt = _plain(list(read.messages) or read.prompt)
@@ -170,7 +170,7 @@ def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
     read = forms.without_given(forms.read_record(record))
     names = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[stage]
     if any(name not in read.fields for name in names) or not read.fields["prompt"]:
-        raise forms.OddRecord(f"it is no record of {_FORMS[stage]}")
+        raise forms.OddRecord(f"it does not have the form {_FORMS[stage]}")
     answers = [read.fields[name] for name in names if name in _ANSWERS]
     parts = [message for answer in answers if isinstance(answer, list) for message in answer]
     if any(forms.is_marked(message) and not forms.is_learned(message) for message in parts):
@@ -185,12 +185,12 @@ def _repeats(record: dict[str, Any], row: dict[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return messages reduced to role and content, because a column needs equal rows. Raises OddRecord."""
+    """Return messages with role and content alone, because all rows of a column need equal keys. Raises OddRecord."""
     if not isinstance(value, list):
         return value
     messages = [documents.with_one_text(message) for message in value]
     if not all(isinstance(message.get("content"), str) for message in messages):
-        raise forms.OddRecord("a message is no text")
+        raise forms.OddRecord("a message is not text")
     names = ("tool_calls", *forms.THOUGHTS)
     if lost := next((name for message in messages for name in names if message.get(name)), ""):
         raise forms.LostPart(f"the {lost} of a message would be lost: only --stage sft learns them")
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 def _learned(
     options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]
 ) -> list[list[int]]:
-    """Return the tokens of each text that is learned. Raises OddRecord if any cannot be learned as it is."""
+    """Return the tokens of each text that is learned. Raises OddRecord if a text cannot be learned unchanged."""
     prompt = row["prompt"]
     prompt_text = _text(tokenizer, prompt)
     size = len(tokens := _tokens(tokenizer, prompt, prompt_text))
@@ -244,18 +244,18 @@ def _judge(before: Any, now: dict[str, Any], options: argparse.Namespace) -> fin
     stage = "none that it names" if before is None else before["job"].get("stage", "sft")
     if stage != options.stage:
         raise TrainingRefused(
-            f"the checkpoint is of the stage {stage}, and this is {options.stage}: a stage is a job of its own, which "
-            "starts from the other's weights (start_from)"
+            f"the checkpoint is of the stage {stage}, and this is {options.stage}. Add a job for this stage, which "
+            "starts from the other job's weights (start_from)"
         )
     return judge(before, now, accept=options.accept_inexact)
 
 
 def _check_reference(options: argparse.Namespace, training: Training) -> None:
-    """Raise TrainingRefused if the reference would be another job's weights, which a resume does not have."""
+    """Raise TrainingRefused if the reference would be another job's weights, because a resumed session lacks them."""
     if options.beta and not options.lora and training.parent_dir is not None:
         raise TrainingRefused(
-            f"--stage {options.stage} on all weights compares with the initial model, which every session needs: name "
-            "that as --model (an input) instead of start_from, or train an adapter (--lora)"
+            f"--stage {options.stage} on all weights compares with the initial model, which every session needs. Name "
+            "that model as --model (an input) instead of start_from, or train an adapter (--lora)"
         )
 
 
@@ -303,7 +303,7 @@ def _trainer(
 
 
 def _spread_watch() -> Any:
-    """Return a callback that ends a training in which all rewards of each prompt are equal."""
+    """Return a callback that ends a training if the rewards of each prompt stay equal."""
     from transformers import TrainerCallback
 
     class SpreadWatch(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
@@ -318,7 +318,7 @@ def _spread_watch() -> Any:
 
 
 def _tokens(tokenizer: Any, prompt: Any, text: str) -> list[int]:
-    """Return the tokens that TRL makes of a text; messages were rendered by the chat template."""
+    """Return the tokens of a text as TRL encodes it; the chat template has already rendered messages."""
     special = {} if isinstance(prompt, str) else {"add_special_tokens": False}
     tokens: list[int] = tokenizer(text, **special)["input_ids"]
     return tokens

@@ -1,6 +1,6 @@
-"""Self-training in rounds: the model answers prompts, a reward scores them, and what passes is learned.
+"""Self-training in rounds: the model answers prompts, a reward scores the answers, and passed answers are learned.
 
-The texts of a round are generated before its first step. All texts that ever passed are learned; they are in every
+The texts of a round are generated before its first step. All texts that ever passed are learned. They are in every
 checkpoint, with reward and step, so that an interrupted round continues with the same rows.
 """
 
@@ -30,13 +30,13 @@ from .model import CausalLM
 
 # Rewards: any command that scores an evaluation can score texts during training.
 _SCORES = "scores.jsonl"
-_BYTES_MAX = 64 << 20
-_STEPS_WITHOUT = 50  # consecutive steps without a difference between the rewards of any prompt
-_TAIL = 2_000  # characters of a command's output
+_BYTES_MAX = 64 << 20  # of a file of scores
+_STEPS_WITHOUT = 50  # consecutive steps in which no prompt has different rewards
+_TAIL = 2_000  # last characters of a failed command's output that are shown
 
 
 class Reward:
-    """One reward in TRL's form: the mean over the metrics of a command, for each text."""
+    """One reward in TRL's form: for each text, the mean over the metrics that a command gives it."""
 
     def __init__(self, command: str, seconds: float) -> None:
         self._words, self._seconds = shlex.split(command), seconds
@@ -50,7 +50,7 @@ class Reward:
         with tempfile.TemporaryDirectory(prefix="reward-") as name:
             folder = Path(name)
             items = [{**json.loads(text), "id": str(number)} for number, text in enumerate(record)]
-            outputs = [{"id": str(number), "output": _text_of(one)} for number, one in enumerate(completions)]
+            outputs = [{"id": str(number), "output": _text_of(text)} for number, text in enumerate(completions)]
             for file, lines in (("items.jsonl", items), ("outputs.jsonl", outputs)):
                 (folder / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
             self._run(folder)
@@ -60,7 +60,7 @@ class Reward:
         more = {"SET": "items.jsonl", "OUTPUTS": "outputs.jsonl"}
         environment = {**os.environ, **{f"SCHED_INPUT_{key}": str(folder / file) for key, file in more.items()}}
         environment["SCHED_OUTPUT_DIR"] = str(folder)
-        # The command is no rank, and must not report to the agent.
+        # The command is not a rank of the training, and must not report to the agent.
         for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SCHED_PROGRESS"):
             environment.pop(key, None)
         try:
@@ -76,7 +76,7 @@ class Reward:
         except OSError as error:
             raise self._refused(f"cannot be started: {error}") from None
         except subprocess.TimeoutExpired:
-            why = f"took more than {self._seconds:g} s for one step's texts; --reward-seconds gives it longer"
+            why = f"ran for more than {self._seconds:g} s with one step's texts; --reward-seconds allows more"
             raise self._refused(why) from None
         if done.returncode:
             output = (done.stderr or done.stdout)[-_TAIL:].strip()
@@ -105,13 +105,13 @@ class Reward:
 
 
 class RewardSpread:
-    """Detects that rewards do not differ within the texts of a prompt, so that nothing is learned."""
+    """Detects that the texts of each prompt have equal rewards: then nothing is learned."""
 
     def __init__(self) -> None:
-        self._since: int | None = None  # the last step with any
+        self._since: int | None = None  # the last step with different rewards
 
     def note(self, step: int, without: float) -> None:
-        """Record the share of groups without spread. Raises TrainingRefused after 50 steps without any."""
+        """Record the share of prompts without different rewards. Raises TrainingRefused after 50 steps at 1."""
         if without < 1:
             self._since = step
         elif self._since is None:
@@ -119,14 +119,14 @@ class RewardSpread:
         elif step - self._since >= _STEPS_WITHOUT:
             raise TrainingRefused(
                 f"the training stalled: in {step - self._since} steps no prompt had texts with different rewards, and "
-                "from equal ones nothing is learned. Take prompts of which the model solves some, a reward with more "
-                "than two values, more --generations or a higher --temperature"
+                "from equal rewards nothing is learned. Use prompts that the model solves sometimes, a reward with "
+                "more than two values, more --generations or a higher --temperature"
             )
 
 
 def named(commands: Sequence[str]) -> list[list[str]]:
-    """Return commands without the folders in their words, which differ between machines."""
-    return [[word.rpartition("/")[2] for word in shlex.split(one)] for one in commands]
+    """Return the words of commands without folders, because folders differ between machines."""
+    return [[word.rpartition("/")[2] for word in shlex.split(command)] for command in commands]
 
 
 def _text_of(completion: Any) -> str:
@@ -144,12 +144,12 @@ def _score(line: bytes) -> tuple[int, float] | None:
 
 
 WRITTEN = "written.json"
-_TRIES = 5  # first rounds without any passed text
+_TRIES = 5  # the training ends if no text passes in so many rounds from the first
 _DECIDES = ("generations", "new_tokens", "temperature", "prompts", "round_steps", "least")
 
 
 class Rounds:
-    """The rows and their order for the loop; the model generates the rows itself."""
+    """The rows and their order for the loop, in self-training: the model generates the rows."""
 
     def __init__(
         self, options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, paths: Sequence[Path]
@@ -158,10 +158,10 @@ class Rounds:
         self._options, self._training, self._group, self._tokenizer = options, training, group, tokenizer
         self._rewards = [Reward(command, options.reward_seconds) for command in options.reward]
         self._stops = some_stops(options.model, tokenizer)
-        self.highest_token = -1  # of the prompts
+        self.highest_token = -1  # highest token ID of the prompts
         tally = Tally()
         self._prompts = list(self._read_prompts(paths, tally))
-        size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # the length of rows is not known yet
+        size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # 0: not known before texts exist
         self.facts: dict[str, Any] = {**size, "data": tally.facts()}
         self._round = -1
         self._kept: list[dict[str, Any]] = []
@@ -174,10 +174,10 @@ class Rounds:
 
     @property
     def decides(self) -> dict[str, Any]:
-        """Options and facts that decide the next step."""
+        """The options and facts of self-training that decide the next step, for the fingerprint."""
         job = {name: getattr(self._options, name) for name in _DECIDES}
         if any(isinstance(record["prompt"], list) for record, _ in self._prompts):
-            job["messages learned as"] = "messages"  # older versions: the template's text
+            job["messages learned as"] = "messages"  # older versions learned the template's text
         if self.facts["data"]["newer"] > 2:  # older versions read other prompts
             job["records read as"] = self.facts["data"]["newer"]
         return {"stage": self._options.stage, **job, "reward": named(self._options.reward)}
@@ -188,7 +188,7 @@ class Rounds:
         return {name: self._history[-1][name] for name in ("reward", "passed")} if self._history else {}
 
     def begin(self, model: CausalLM, card: Device, resume: Path | None) -> None:
-        """Set the model that generates, and restore the texts of ``resume``."""
+        """Set the model that generates, and restore the texts in the checkpoint ``resume``."""
         self._model, self._card = model, card
         if resume is not None and (resume / WRITTEN).exists():
             state = json.loads((resume / WRITTEN).read_bytes())
@@ -226,7 +226,7 @@ class Rounds:
         return self._rows
 
     def _read_prompts(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
-        """Yield records with their prompts as text; records without one are counted in ``tally``."""
+        """Yield records with their prompts as text; records without a usable prompt are counted in ``tally``."""
         marks = special_texts(self._tokenizer)
         for record, place in records(paths, tally):
             try:
@@ -253,7 +253,7 @@ class Rounds:
 
     @property
     def _room(self) -> int:
-        """Number of tokens of a prompt that the model sees: its last ones."""
+        """The number of a prompt's last tokens that the model sees."""
         return int(self._options.length - self._options.new_tokens)
 
     def _tokens(self, record: dict[str, Any], prompt: str) -> list[int]:
@@ -281,23 +281,21 @@ class Rounds:
         chosen = order.step(tries)
         mine = chosen[self._group.rank :: self._group.size]
         written = [(at, text) for at in mine for text in self._texts(at, draw_seed(self._training.seed, tries, at))]
-        judged = self._judged(written)
-        answers = sorted(
-            (one for part in self._group.gather(judged) for one in part), key=lambda one: (one["at"], one["number"])
-        )
-        passed = [one for one in answers if one["reward"] >= options.least]
-        kept_names = {_named(one) for one in self._kept}
-        for one in passed:
-            prompt = self._prompts[one["at"]][0]["prompt"]
-            answer = one["text"] if isinstance(prompt, str) else [{"role": ASSISTANT, "content": one["text"]}]
+        gathered = self._group.gather(self._scored(written))
+        answers = sorted((row for part in gathered for row in part), key=lambda row: (row["at"], row["number"]))
+        passed = [row for row in answers if row["reward"] >= options.least]
+        kept_lines = {_line(record) for record in self._kept}
+        for row in passed:
+            prompt = self._prompts[row["at"]][0]["prompt"]
+            answer = row["text"] if isinstance(prompt, str) else [{"role": ASSISTANT, "content": row["text"]}]
             record = {
-                "prompt": prompt, "completion": answer, "reward": one["reward"],
+                "prompt": prompt, "completion": answer, "reward": row["reward"],
                 "round": number, "model": {"job": self._training.job, "step": step},
             }  # fmt: skip
-            if one["text"] and _named(record) not in kept_names:
-                kept_names.add(_named(record))
+            if row["text"] and _line(record) not in kept_lines:
+                kept_lines.add(_line(record))
                 self._kept.append(record)
-        mean = sum(one["reward"] for one in answers) / len(answers)
+        mean = sum(row["reward"] for row in answers) / len(answers)
         self._history.append(
             {
                 "round": number,
@@ -315,7 +313,7 @@ class Rounds:
         if not self._kept and tries + 1 >= _TRIES:
             raise TrainingRefused(
                 f"none of the texts for {_TRIES} times {len(chosen)} prompts had a reward of {options.least:g} "
-                "(--least): ask for less, write more (--generations), or train on records first"
+                "(--least): lower --least, raise --generations, or train on records first"
             )
 
     def _texts(self, at: int, seed: int) -> list[str]:
@@ -336,7 +334,7 @@ class Rounds:
         whole.train()
         return [self._tokenizer.decode(text, skip_special_tokens=True) for text in generated[:, tokens.shape[1] :]]
 
-    def _judged(self, written: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    def _scored(self, written: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
         if not written:
             return []
         prompts, texts = [json.dumps(self._prompts[at][0]) for at, _ in written], [text for _, text in written]
@@ -351,20 +349,20 @@ class Rounds:
         self._model.beside[WRITTEN] = json.dumps({"rounds": self._history, "records": self._kept}).encode()
 
     def _packed(self) -> Rows:
-        """Return the rows of this round. Each rank packs all of them: there are few."""
+        """Return the rows of this round. Each rank packs all rows, because there are few."""
         with tempfile.TemporaryDirectory(prefix="round-") as name:
             path = Path(name) / "train-0.jsonl"
-            path.write_text("".join(f"{_named(record)}\n" for record in self._kept))
+            path.write_text("".join(f"{_line(record)}\n" for record in self._kept))
             options = self._options
             rows = pack([path], self._tokenizer, self.length, options.cache, alone=options.alone, stops=self._stops)
         why = left_out(rows.facts["data"])
         if why:
-            say(f"left out of what passed: {why}")
+            say(f"left out of the passed texts: {why}")
         if not len(rows):
-            raise TrainingRefused(f"nothing of what passed can be learned: {why}")
+            raise TrainingRefused(f"none of the passed texts can be learned: {why}")
         return rows
 
 
-def _named(record: Mapping[str, Any]) -> str:
-    """Return a JSON line with prompt and completion."""
+def _line(record: Mapping[str, Any]) -> str:
+    """Return a record's prompt and completion as a line of JSON."""
     return json.dumps({name: record[name] for name in ("prompt", "completion")})

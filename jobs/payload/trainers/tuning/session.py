@@ -1,4 +1,4 @@
-"""Setup of one process (rank) of a training: device, data, fingerprint, model, and then the loop."""
+"""Set up one process (rank) of a training: device, data, fingerprint, model. Then run the loop."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ from .options import by_layers, rows_at_once
 from .rounds import Rounds
 from .start import Start
 
-HELD_OUT_ROWS = 32
+HELD_OUT_ROWS = 32  # rows for the held-out loss
 
 
 def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, start: Start) -> None:
@@ -88,28 +88,28 @@ def _train(
         rows.begin(model, card, resume)
         order = rows
 
-    def whole(name: str) -> None:
-        say(name)
+    def report(text: str) -> None:
+        say(text)
         if group.first:
             keep(options, facts, at_once)
 
-    first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, whole)
+    first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, report)
     work = LoopWork(model, tokenizer, rows, order, held_out, at_once, now, first_steps)
     loop = Loop(options, training, group, card, work, start)
     if resume is not None and resumption is not None:
         details = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
-        # From a checkpoint without fingerprint, or of another optimiser, only weights and step can be restored.
-        alike = before is not None and before["job"]["optimizer"] == options.optimizer
-        loop.restore(resume, details, optimizer=alike)
+        # If the checkpoint has no fingerprint or another optimiser, only weights and step can be restored.
+        same_optimizer = before is not None and before["job"]["optimizer"] == options.optimizer
+        loop.restore(resume, details, optimizer=same_optimizer)
         say(f"resuming from step {loop.step}, {resumption.exactness}: {resumption.text()}")
     loop.run()
 
 
 def _devices(options: argparse.Namespace, group: Group, card: Device) -> int:
-    """Return the number of devices of a step: one per rank, or several for one; sets ``options.spread``."""
+    """Return the number of devices of a step: one per rank, or several for one rank. Set ``options.spread``."""
     if by_layers(options) and group.size == 1 and card.accelerated:
         options.spread = options.devices or torch.cuda.device_count()
-        say(f"the layers of the base lie on {options.spread} devices")
+        say(f"the layers of the base are spread over {options.spread} devices")
     return group.size * int(options.spread)
 
 
@@ -130,7 +130,7 @@ def _check_data(
 
 
 def _is_alone(options: argparse.Namespace, source: str) -> bool:
-    """Return whether each document gets rows of its own, and print why. Raises TrainingRefused for long rows."""
+    """Return whether each document gets its own rows; if so, print why. Raises TrainingRefused if rows are too long."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -151,9 +151,7 @@ def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | No
         from .devices.zero import check
 
         if sight is not None:
-            raise TrainingRefused(
-                "--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory"
-            )
+            raise TrainingRefused("--zero is for models of text only. Omit it: an adapter (--lora) needs little memory")
         check(options, parameters(source), group)
     return sight
 
@@ -174,11 +172,11 @@ def _fingerprint(
     if isinstance(rows, Rounds):
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
-        now["job"]["packed in parts"] = parts  # older versions made other rows of the same data
+        now["job"]["packed in parts"] = parts  # these three: older versions made other rows of the same data
     if not isinstance(rows, Rounds) and (version := rows.facts["data"]["newer"]):
-        now["job"]["records read as"] = version  # likewise
+        now["job"]["records read as"] = version
     if options.alone:
-        now["job"]["documents a row"] = 1  # likewise
+        now["job"]["documents a row"] = 1
     return now
 
 
@@ -202,16 +200,16 @@ def _model(options: argparse.Namespace, training: Training, source: str, group: 
 def _corpus(
     options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, sight: Sight | None
 ) -> tuple[Rows, Rows, str]:
-    """Return training rows, held-out rows, and the digest of the training files. Rank 0 packs, the others wait."""
+    """Return training rows, held-out rows, and the digest of the training files. Rank 0 packs while others wait."""
     folder = data_folder(options, training)
     paths = data_files(options, training)
 
     stops = stop_tokens(options.model, tokenizer)
 
-    def rows_of(some: list[Path], rows_max: int | None = None) -> Rows:
+    def rows_of(files: list[Path], rows_max: int | None = None) -> Rows:
         if sight is None:
-            return pack(some, tokenizer, options.length, options.cache, rows_max, alone=options.alone, stops=stops)
-        return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max, stops)
+            return pack(files, tokenizer, options.length, options.cache, rows_max, alone=options.alone, stops=stops)
+        return lay(files, folder, tokenizer, sight, options.length, options.cache, rows_max, stops)
 
     if not group.first:
         group.wait()
@@ -233,10 +231,10 @@ def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
     """Return how exactly a checkpoint can be resumed. Raises TrainingRefused if inexactly, unless ``accept``."""
-    judged = fingerprint.compare(before, now)
-    if judged.exactness == fingerprint.INEXACT and not accept:
+    resumption = fingerprint.compare(before, now)
+    if resumption.exactness == fingerprint.INEXACT and not accept:
         raise TrainingRefused(
-            f"the checkpoint was made otherwise ({judged.exactness}): {judged.text()}. Train under a new job name, "
-            "which may begin with this job's weights (start_from), or say --accept-inexact"
+            f"the checkpoint is of another training ({resumption.exactness}): {resumption.text()}. Add a new job, "
+            "which may start from this job's weights (start_from), or set --accept-inexact"
         )
-    return judged
+    return resumption

@@ -1,4 +1,4 @@
-"""The time before the first step of a process: which libraries it loads, and where the seconds go."""
+"""Measure and shorten the start of a process, from its beginning to the first step: libraries, device, bytecode."""
 
 import argparse
 import ctypes
@@ -24,7 +24,7 @@ class Start:
         self._parts: list[str] = []
 
     def passed(self, name: str) -> None:
-        """Note that the time since the last note went to ``name``."""
+        """Record that the time since the last call was spent on ``name``."""
         now = perf_counter()
         self._parts.append(f"{name} {now - self._last:.1f}")
         self._last = now
@@ -35,10 +35,10 @@ class Start:
 
 
 def leave_out_libraries(options: argparse.Namespace) -> None:
-    """Block libraries that transformers and peft would load if installed, and that are not used here.
+    """Block libraries that transformers and peft load if they are installed, although a training does not use them.
 
-    They take seconds: scikit-learn and torchvision always, bitsandbytes and SciPy unless something has 8 or 4 bits. A
-    module that is None in ``sys.modules`` cannot be imported.
+    That saves seconds. scikit-learn and torchvision are always blocked, bitsandbytes and SciPy unless something has 8
+    or 4 bits. A module that is None in ``sys.modules`` cannot be imported.
     """
     unused = ["sklearn", "torchvision"]
     if options.bits == 16 and options.optimizer != "adamw8bit" and _is_plain(Path(options.model)):
@@ -71,10 +71,10 @@ def wake_device(local_rank: int, load: Callable[[str], Any] = ctypes.CDLL) -> th
 
 
 def bytecode_kept(cache: Path) -> dict[str, str]:
-    """Return variables that let Python store bytecode of libraries if the image forbids it.
+    """Return environment variables that let Python store the bytecode of libraries even if the image forbids it.
 
-    Most such images have none: each start would compile thousands of modules, which takes ten seconds. It is stored
-    beside the libraries, or in ``cache`` if that folder is read-only.
+    Most such images lack bytecode, so each start would compile thousands of modules for ten seconds. Bytecode is stored
+    beside the libraries, or in ``cache`` if their folder is read-only.
     """
     if sys.pycache_prefix is not None:  # the user has chosen a folder
         return {}

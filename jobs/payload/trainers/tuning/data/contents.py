@@ -1,4 +1,4 @@
-"""The contents of files of any compression as UTF-8: of UTF-16 too, in constant memory."""
+"""Read compressed files and UTF-16 files as streams of uncompressed UTF-8, in constant memory."""
 
 import codecs
 import io
@@ -11,14 +11,14 @@ from ..errors import MissingLibrary
 
 # Modules are imported when they are needed: some builds of Python lack bz2 and lzma.
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
-_EXTRAS = {"pyarrow": "parquet", "zstandard": "zstd"}  # of our own package, by the library
+_EXTRAS = {"pyarrow": "parquet", "zstandard": "zstd"}  # by library: the extra of our own package that installs it
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_BLOCK = 1 << 10  # bytes; a block of zstandard becomes at most 32 MiB
-_LINE_REST_BYTES = 1 << 16
+_BLOCK = 1 << 10  # compressed bytes; zstandard turns these into 32 MiB at most
+_LINE_REST_BYTES = 1 << 16  # a block is extended to its line end if that is within these bytes
 
 
 def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader:
-    """Return the contents of an open file; damaged ones raise EOFError when they are read. Raises MissingLibrary."""
+    """Return a stream of a file's contents; reading damaged contents raises EOFError. Raises MissingLibrary."""
     suffix = next((suffix for suffix in COMPRESSED if name.lower().endswith(suffix)), None)
     return file if suffix is None else io.BufferedReader(_Contents(file, suffix, library(COMPRESSED[suffix], name)))
 
@@ -37,7 +37,7 @@ def library(module: str, name: str) -> Any:
 
 
 class _Contents(io.RawIOBase):
-    """The contents of a compressed file."""
+    """A stream of the uncompressed contents of a file."""
 
     def __init__(self, file: BinaryIO, suffix: str, module: Any) -> None:
         if suffix == ".zst":
@@ -54,7 +54,7 @@ class _Contents(io.RawIOBase):
         try:
             self._rest = self._rest or memoryview(next((block for block in self._blocks if block), b""))
         except Exception as error:  # each library has its own errors for damaged data
-            if getattr(error, "errno", None) is not None:  # the disk's, not the data's
+            if getattr(error, "errno", None) is not None:  # an error of the disk, not of the data
                 raise
             raise EOFError from None
         size = min(len(buffer), len(self._rest))
@@ -63,7 +63,7 @@ class _Contents(io.RawIOBase):
 
 
 def _frames(file: Any, zstandard: Any) -> Iterator[bytes]:
-    """Yield the contents of zstandard frames. Raises EOFError if the last is cut off, which the library passes over."""
+    """Yield the contents of zstandard frames. Raises EOFError if the last is cut off: the library ignores that."""
     frame, rest = None, b""
     while block := rest or file.read(_BLOCK):
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
@@ -84,11 +84,11 @@ class Utf16AsUtf8(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Return True, for BufferedReader."""
+        """Return True: BufferedReader requires it."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` from the next piece of the file."""
+        """Fill `buffer` from the next piece of the file and return the number of bytes, 0 at the end."""
         target = memoryview(buffer).cast("B")
         while not self._ready and not self._ended:
             data = self._file.read(io.DEFAULT_BUFFER_SIZE)
@@ -108,7 +108,7 @@ def is_utf16(file: io.BufferedReader) -> bool:
 
 
 def read_block(file: io.BufferedReader, size: int) -> bytes:
-    """Return about `size` bytes, up to a line end if one is near, never inside a UTF-8 sequence."""
+    """Return about `size` bytes. They end at a line end if one is near, and never inside a UTF-8 sequence."""
     data = file.read(size)
     if not data.endswith(b"\n"):
         data += file.readline(_LINE_REST_BYTES)
@@ -118,7 +118,7 @@ def read_block(file: io.BufferedReader, size: int) -> bytes:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text can be encoded, which half of a character (a lone surrogate) cannot."""
+    """Return whether a text can be encoded as UTF-8. Half of a character (a lone surrogate) cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

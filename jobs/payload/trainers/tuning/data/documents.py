@@ -1,7 +1,7 @@
-"""Records of a corpus as documents: pieces of text, with a flag for those that are learned.
+"""Turn records of a corpus into documents: pieces of text, each with a flag whether it is learned.
 
-A line of a file is a record in one of the forms of forms.py. All of a text is learned; of a prompt and completion the
-completion; of a conversation, rendered by the chat template, the assistant's messages.
+A record has one of the forms of forms.py. Of a text, everything is learned; of a prompt and completion, the completion;
+of a conversation, which the chat template renders, the assistant's messages.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PROBES = (
     "äöü ß 漢字 \U0001f600 → x_1 <- {y: [1.5, 'a\"b']}",
 )
 
-_REASON_MAX = 300
+_REASON_MAX = 300  # characters of a library's error in our message
 # A macro for chat templates that replaces strftime_now by the default date of Llama 3.1's template.
 _DAY = {"%d": "26", "%-d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%y": "24", "%Y": "2024", "%A": "Friday"}
 _DAY |= {"%H": "12", "%M": "00", "%S": "00"}
@@ -71,7 +71,7 @@ def load_tokenizer(source: str) -> Any:
 
 
 def _with_one_day(tokenizer: Any) -> Any:
-    """Give a chat template that writes today's date a fixed one, or rows would change while a training runs."""
+    """Give a fixed date to a chat template that writes today's date: rows must not change during a training."""
     template = tokenizer.chat_template
     if isinstance(template, str) and "strftime_now" in template:
         tokenizer.apply_chat_template = functools.partial(
@@ -81,7 +81,7 @@ def _with_one_day(tokenizer: Any) -> Any:
 
 
 def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first text that is not decoded to itself (up to Unicode NFC), and what it is decoded to; else None."""
+    """Give a fixed date to a chat template that writes today's date: rows must not change in a training."""
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -124,12 +124,12 @@ def check_vocabulary(source: str, tokenizer: Any, most: int) -> None:
     if most >= size:
         raise UnreadableData(
             f"the tokenizer writes token {most} ({tokenizer.decode([most])!r}), and the model in {source} knows "
-            f"{size:,} tokens: take the tokenizer of the model itself"
+            f"{size:,} tokens: use the tokenizer of the model itself"
         )
 
 
 def digest(tokenizer: Any) -> str:
-    """Return the SHA-256 of a tokenizer's whole definition, special tokens and chat template."""
+    """Return the SHA-256 of a tokenizer: its whole definition, special tokens and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     definition = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps([tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template], sort_keys=True)
@@ -137,7 +137,7 @@ def digest(tokenizer: Any) -> str:
 
 
 def _specials(source: str) -> dict[str, Any]:
-    """Return the special tokens of tokenizer_config.json, by name, without the tokenizer class that it names."""
+    """Return the special tokens in tokenizer_config.json, by name; the tokenizer class in it is ignored."""
     path = Path(source) / "tokenizer_config.json"
     config = json.loads(path.read_bytes()) if path.is_file() else {}
     named = {}
@@ -153,14 +153,14 @@ def _specials(source: str) -> dict[str, Any]:
 _OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that occurs in the data
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _WHY_MAX = 120  # characters of a template's error
-_PROMPT_TAIL = 40  # characters at the end of a prompt that may begin an answer: <think>
-_WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
+_PROMPT_TAIL = 40  # the last characters of a prompt may be the beginning of an answer, such as <think>
+_WRITE = "use a model whose template writes it, or give records of prompt and completion as texts"
 # Around learned text in reports.
 BEGIN, END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 
 
 class Piece(NamedTuple):
-    """Text of a document; ``learned``: it has targets; ``meant``: special tokens in it count, as it is a template's."""
+    """Text of a document. ``learned``: it has targets. ``meant``: a template's text, whose special tokens count."""
 
     text: str
     learned: bool
@@ -168,7 +168,7 @@ class Piece(NamedTuple):
 
 
 class TokenDocument(NamedTuple):
-    """Pieces in order. ``plain``: BOS and EOS are added; a chat template writes its own."""
+    """Pieces in order. ``plain``: BOS and EOS must be added, because no chat template has written them."""
 
     pieces: tuple[Piece, ...]
     plain: bool
@@ -180,7 +180,7 @@ def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[T
     """Yield the documents of files in order; skipped records are counted in ``tally``."""
     for record, place in records(paths, tally):
         if any(True for _ in named_images(record)):
-            tally.leave(place, "it has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
+            tally.leave(place, "it has an image, and only Qwen2-VL and Qwen2.5-VL models can be trained on images")
             tally.since(3, changed="messages" not in record or "image_url" in str(record))
         elif (document := document_of(record, tokenizer, place, tally)) is not None:
             yield document
@@ -198,7 +198,7 @@ def named_images(record: dict[str, Any]) -> Iterator[object]:
 
 
 def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> TokenDocument | None:
-    """Return a record as a document; None, counted in ``tally``, if nothing of it can be learned."""
+    """Return a record as a document, or None if nothing of it can be learned; count it in ``tally``."""
     try:
         read = read_record(record)
         if read.form == "preference":
@@ -232,7 +232,7 @@ def _document(read: TrainingRecord, tokenizer: Any, place: str) -> TokenDocument
     if read.messages and (tokenizer.chat_template or not read.answer):
         if not tokenizer.chat_template:
             raise UnreadableData(
-                f"{place} is a conversation, and the tokenizer has no chat template to write it with: take an instruct "
+                f"{place} is a conversation, and the tokenizer has no chat template to write it with: use an instruct "
                 "model's tokenizer, or records of prompt and completion"
             )
         return TokenDocument(tuple(_chat(read, tokenizer)), plain=False, form=read.form, place=place)
@@ -263,12 +263,12 @@ def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
         yield from _pieces(before[len(written) :], marks, learned=False)
         yield from _pieces(after[len(before) :], marks, learned=True)
         written = after
-    end = max(at + 1 for at, one in enumerate(messages) if at >= read.learned_from and is_learned(one))
+    end = max(at + 1 for at, message in enumerate(messages) if at >= read.learned_from and is_learned(message))
     check_read(messages[:end], written, variables)
 
 
 def with_one_text(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose text parts are joined; most templates would write a list in Python's notation."""
+    """Return a message with its text parts joined, because most templates write a list in Python's notation."""
     content = message.get("content")
     if not isinstance(content, list) or any(not isinstance(part.get("text"), str) for part in content):
         return message
@@ -276,7 +276,7 @@ def with_one_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_written(message: dict[str, Any], learned: str, before: str) -> None:
-    """Raise LostPart unless a message of the assistant is learned whole, apart from white space."""
+    """Raise LostPart unless all of an assistant's message, white space aside, is in the text that is learned."""
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     parts = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
     parts += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
@@ -287,19 +287,19 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
 
 
 def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict[str, Any]) -> None:
-    """Raise LostPart unless a rendered conversation has the messages of all other roles, and the tools."""
+    """Raise LostPart unless a rendered conversation has the tools and the messages of all roles but the assistant."""
     bare = _compact(written)
     for message in messages:
         content, role = message.get("content"), message["role"]
         if isinstance(content, str) and role != ASSISTANT and not _holds(bare, content):
-            raise LostPart(f"the chat template leaves out what it has of the role {role[:40]!r}: {_WRITE}")
+            raise LostPart(f"the chat template leaves out its message of the role {role[:40]!r}: {_WRITE}")
     tools = [tool.get("function", tool) for tool in variables.get("tools") or ()]
     if not all(_holds(bare, str(tool.get("name"))) for tool in tools if isinstance(tool, dict)):
         raise LostPart(f"the chat template leaves out its tools: {_WRITE}")
 
 
 def _holds(bare: str, rendering: str) -> bool:
-    """Return whether a text without white space contains another, as it is or JSON-encoded."""
+    """Return whether ``bare``, a text without white space, contains another text, plain or JSON-encoded."""
     return _compact(rendering) in bare or _compact(json.dumps(rendering, ensure_ascii=False)[1:-1]) in bare
 
 
@@ -320,7 +320,7 @@ def check_words(value: Any, marks: Sequence[str]) -> None:
         if not is_text(value):
             raise OddRecord("it has half of a character (a lone surrogate)")
         if mark := next((mark for mark in marks if mark in value), ""):
-            raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
+            raise OddRecord(f"its text has {mark}, which is a special token of the tokenizer")
     elif isinstance(value, dict):
         check_words([part for name, part in value.items() if name not in ("role", "type")], marks)
     elif isinstance(value, list):
@@ -353,7 +353,7 @@ def _pieces(text: str, marks: tuple[str, ...], *, learned: bool) -> Iterator[Pie
 
 
 def rendered(tokenizer: Any, messages: list[Any], *, for_answer: bool, variables: dict[str, Any] | None = None) -> str:
-    """Return messages as the chat template writes them. Raises OddRecord if it fails."""
+    """Return messages as the chat template writes them. Raises OddRecord if the template fails."""
     asking = {**(variables or {}), "tokenize": False, "add_generation_prompt": for_answer}
     called = [_with_arguments(message) for message in messages]
     try:

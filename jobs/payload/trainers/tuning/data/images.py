@@ -1,4 +1,4 @@
-"""Rows with images, for models like Qwen2-VL: each record is a row in which an image takes several tokens.
+"""Rows with images, for models such as Qwen2-VL: each record is a row, and an image in it takes several tokens.
 
 Messages have ``{"type": "image", "image": ...}`` parts: a path below the data folder, or the file in base64. Each image
 is read and resized once; rows and images are cached on disk under a digest of everything that they depend on. Rows are
@@ -28,27 +28,27 @@ PREPROCESSOR = "preprocessor_config.json"
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
 _TURNED = 0x0112  # EXIF orientation
-_PIXELS_MAX = 100_000_000  # of a stored image; more is a mistake or an attack
+_PIXELS_MAX = 100_000_000  # a stored image with more pixels is a mistake or an attack
 
 
 class Sight(NamedTuple):
-    """The image settings of a model: its image token, and its patches, of which ``merge`` squared make one token."""
+    """The image settings of a model. ``token`` is its image token; ``merge`` squared patches make one token."""
 
     token: int
     patch: int
     merge: int
-    frames: int  # an image counts as so many equal frames
+    frames: int  # the model sees an image as so many equal frames
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     most: int  # tokens per image
 
     @property
     def side(self) -> int:
-        """Side of a token in pixels."""
+        """The side of a token in pixels."""
         return self.patch * self.merge
 
     def size(self, wide: int, high: int) -> tuple[int, int]:
-        """Return the size (columns, rows) in tokens of an image in pixels: in proportion, at most ``most`` tokens."""
+        """Return columns and rows, in tokens, for an image in pixels: same proportions, at most ``most`` tokens."""
         shrink = min(1.0, math.sqrt(self.most * self.side**2 / (wide * high)))
         columns, rows = (max(1, round(shrink * length / self.side)) for length in (wide, high))
         while columns * rows > self.most:
@@ -56,7 +56,7 @@ class Sight(NamedTuple):
         return columns, rows
 
     def patches(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the patches of an image of bytes (height, width, 3) as the model takes them, ordered by token."""
+        """Return the patches of an image (bytes; height, width, 3) in the model's input form, ordered by token."""
         mean, deviation = (np.asarray(part, np.float32) for part in (self.mean, self.deviation))
         values = (pixels.astype(np.float32) / 255 - mean) / deviation
         rows, columns = (length // self.side for length in pixels.shape[:2])
@@ -67,7 +67,7 @@ class Sight(NamedTuple):
 
 
 def find_sight(source: str, image_tokens: int) -> Sight | None:
-    """Return how a model (folder or name) reads images; None if it does not. Raises TrainingRefused."""
+    """Return the image settings of a model (folder or name); None for a text model. Raises TrainingRefused."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -137,7 +137,7 @@ def lay(
     rows_max: int | None = None,
     stops: Collection[int] | None = None,
 ) -> ImageRows:
-    """Return the rows of files whose images are below ``folder``, from ``cache`` or created there."""
+    """Return the rows of files whose images are below ``folder``, from ``cache``, or created and stored there."""
     depends = [FORMAT, data_digest(paths), image_digest(folder), digest(tokenizer), list(sight), length, rows_max]
 
     def write(partial: Path) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _rows(
         sizes = iter([image.shape[0] * image.shape[1] // sight.side**2 for image in images])
         for tokens, marks in encoded(iter([document]), tokenizer, tally, stops):
             if (written := tokens.count(sight.token)) != len(images):
-                why = f"it has {len(images)} images, and the chat template writes {written}: take the model's tokenizer"
+                why = f"it has {len(images)} images, and the chat template writes {written}: use the model's tokenizer"
                 tally.leave(place, why, document.form)
                 continue
             times = [next(sizes) if token == sight.token else 1 for token in tokens]
@@ -191,7 +191,7 @@ def _rows(
 
 
 def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[Any, Any]:
-    """Return a resized image, bytes of shape (height, width, 3). Raises OddRecord."""
+    """Return a resized image as bytes of shape (height, width, 3). Raises OddRecord if it cannot be used."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
@@ -214,7 +214,7 @@ def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarra
 
 
 def _file(source: object, folder: Path) -> Path | io.BytesIO:
-    """Return what Pillow can open. Raises ValueError if it is neither a path inside the folder nor base64."""
+    """Return a path or file for Pillow. Raises ValueError if ``source`` is neither a path in the folder nor base64."""
     if not isinstance(source, str) or not source:
         raise ValueError("it is not a text")
     head, comma, body = source.partition(",")
@@ -236,7 +236,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows_max: int | None) -> dict[str, int]:
-    """Write rows and images as they come; return their counts."""
+    """Write rows and images one by one; return the counts of rows and tokens, and the row length."""
     filler, count, written, begin = tokenizer.eos_token_id or 0, 0, 0, 0
     places: list[tuple[int, int, int, int]] = []
     files = [(folder / name).open("wb") for name in ("tokens.bin", "marks.bin", "images.bin")]

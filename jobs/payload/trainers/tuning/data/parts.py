@@ -20,7 +20,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLES = (".parquet", ".arrow")
 JSON_KINDS = (".jsonl", ".ndjson", ".json")
 KINDS = (*JSON_KINDS, *DELIMITERS, *TABLES)  # suffixes of files with records; all but tables may be compressed
-_BYTE_ORDER_MARK = "\ufeff"  # byte order mark; concatenated files have it in the middle, too
+_BYTE_ORDER_MARK = "\ufeff"  # concatenated files have it in the middle, too
 _BLANK = " \t\r\n" + _BYTE_ORDER_MARK
 _JSON_COLUMNS = {"messages", "conversations", "history", "tools", "chat_template_kwargs", "label"}
 _FIELD_MAX = 1 << 25  # characters of a cell
@@ -29,7 +29,7 @@ _BATCH_ROWS = 256
 _ARROW_FILE = b"ARROW1\0\0"
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _CHUNK_CHARACTERS = 1 << 16
-# Maximum number of different first keys that are remembered.
+# Number of different first keys of records that are remembered, to find the next record after damage.
 _FIRST_KEYS = 16
 _SEPARATORS = re.compile(r"[\s,]*")
 _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
@@ -66,7 +66,7 @@ class RecordPart(NamedTuple):
 
 
 def utf8(data: bytes, _line: int) -> str:
-    """Return UTF-8 as text; invalid bytes become lone surrogates, which mark their record as invalid."""
+    """Return UTF-8 as text. Invalid bytes become lone surrogates, which mark their record as invalid."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -101,7 +101,7 @@ def has_object_lines(text: str) -> bool:
 
 
 class RecordReader:
-    """Reads the records of one file. ``unit``, known after the first part, is what part numbers count."""
+    """Reads the records of one file. After the first part, ``unit`` names what part numbers count."""
 
     def __init__(self, file: io.BufferedReader, name: str, rules: ReadingRules = ReadingRules()) -> None:  # noqa: B008
         self.unit = "line"
@@ -114,7 +114,7 @@ class RecordReader:
     def parts(self, contents: io.BufferedReader | None = None) -> Iterator[RecordPart]:
         """Yield the parts of the file in order. Raises MissingLibrary, OSError.
 
-        ``contents`` are those of a text file, if the caller has decompressed them and decoded UTF-16.
+        ``contents``: those of a text file, if the caller has already decompressed them and decoded UTF-16.
         """
         try:
             if self._name.lower().endswith(TABLES):
@@ -299,7 +299,7 @@ def wants_more(error: json.JSONDecodeError, length: int) -> bool:
 
 
 def _cell(column: str, text: str) -> Any:
-    """Return a CSV cell as a value: in the columns that are not text, parsed JSON, or None for an empty cell."""
+    """Return a CSV cell: parsed JSON in columns that are not text (None for an empty cell), else the text."""
     if column not in _JSON_COLUMNS:
         return text
     try:
@@ -309,7 +309,7 @@ def _cell(column: str, text: str) -> Any:
 
 
 def _json_cell(cell: Any) -> Any:
-    """Return a cell of a table as a JSON value; other values become an object, which is not mistaken for text."""
+    """Return a cell of a table as a JSON value. Other values become an object, so that none is mistaken for text."""
     try:
         return _json(cell.as_py())
     except (ValueError, OverflowError):  # not UTF-8, or a time outside of the calendar
@@ -317,7 +317,7 @@ def _json_cell(cell: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as a JSON value, without the nulls that stand for keys that a row does not have."""
+    """Return a value as a JSON value. Nulls in objects are omitted: they mean that the row lacks the key."""
     if isinstance(value, dict):
         return {name: _json(part) for name, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
@@ -428,7 +428,7 @@ class _ArrayReader:
                 return False
 
     def _fill(self) -> bool:
-        """Read at least as much as is left, so that parsing a record takes linear time; return False at the end."""
+        """Read at least as much as is unread in the buffer, which keeps parsing linear; return False at the end."""
         rest = self._buffer[self._position :]
         more = self._stream.read(max(_CHUNK_CHARACTERS, len(rest)))
         if more:

@@ -1,4 +1,4 @@
-"""A report of training data before it is submitted, by the reader of the trainer. It needs no torch."""
+"""A report of training data before a job is submitted, made by the trainer's own reader. It does not need torch."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from .forms import ASSISTANT, THOUGHTS, OddRecord, TrainingRecord, read_record
 from .reader import records
 from .tally import MORE, Tally, shortened
 
-_SAMPLES, _SAMPLE_MAX = 3, 1_000  # characters
-_PLACES = 3  # of each reason
-_CHARACTERS_A_TOKEN = 4  # of English; code has fewer
+_SAMPLES, _SAMPLE_MAX = 3, 1_000  # number of samples, and characters of each
+_PLACES = 3  # places that are listed for each reason
+_CHARACTERS_A_TOKEN = 4  # in English; code has fewer
 
 
 class PlainTemplate:
@@ -39,7 +39,7 @@ _json = partial(json.dumps, ensure_ascii=False)
 
 
 class PlacedTally(Tally):
-    """The counts of the trainer, with the first places of each reason."""
+    """The counts of the trainer, with the first places for each reason, and the counts of copies and images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class PlacedTally(Tally):
         places += [place] * (len(places) < _PLACES)
 
     def compare(self, record: dict[str, Any], read: TrainingRecord) -> None:
-        """Count a record that has images, or is a copy of an earlier one in all that is read of it."""
+        """Count a record if it has images, and if all its fields that are read equal those of an earlier record."""
         self.images += any(True for _ in named_images(record))
         digest = hashlib.blake2b(json.dumps(read.fields, sort_keys=True).encode(), digest_size=8).digest()
         self.copies += digest in self._digests
@@ -66,8 +66,8 @@ def preview(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a report for JSON, and the facts of the trainer's tally.
 
-    Sizes are in tokens; in characters if ``tokenizer`` is None. ``stops`` as of ``encoded``. ``longer`` counts the
-    records of more than ``length`` tokens, None without a length. Raises UnreadableData, also for a missing library.
+    Sizes are in tokens; in characters if ``tokenizer`` is None. For ``stops`` see rows.encoded. ``longer`` counts the
+    records of more than ``length`` tokens; None without a length. Raises UnreadableData, also for a missing library.
     """
     tally, sizes = PlacedTally(), array("L")
     samples: list[str] = []
@@ -96,7 +96,7 @@ def preview(
 
 
 def _documents(paths: Sequence[Path], tokenizer: Any, tally: PlacedTally) -> Iterator[TokenDocument]:
-    """Yield the documents of all stages: of a preference, the prompt and the chosen answer."""
+    """Yield the documents of all stages. That of a preference has the prompt and the chosen answer."""
     writer = tokenizer or PlainTemplate()
     for record, place in records(paths, tally):
         try:

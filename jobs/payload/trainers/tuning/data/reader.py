@@ -1,4 +1,4 @@
-"""Training data: the files that are read, and their records; what cannot be read is counted. See parts.py."""
+"""Find the files of training data and read their records by parts.py. Unreadable parts are counted in a tally."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from .tally import Tally
 _DATA = {".txt", *JSON_KINDS, *DELIMITERS, *TABLES, *COMPRESSED}
 _LINE_MAX = 1 << 25  # bytes of a line, a cell or an element: a small compressed file may hold an endless line
 _REASONS = {RecordFault.NOT_UTF8: "it is not UTF-8"} | dict.fromkeys(
-    (RecordFault.BAD_JSON, RecordFault.HALF_LINE, RecordFault.TOO_DEEP), "it is no JSON"
+    (RecordFault.BAD_JSON, RecordFault.HALF_LINE, RecordFault.TOO_DEEP), "it is not JSON"
 )
 
 
@@ -32,7 +32,7 @@ def _is_read(path: Path) -> bool:
 
 
 def unread(folder: Path, paths: Sequence[Path]) -> list[list[Any]]:
-    """Return files that look like training data but are not read, as reasons of a tally, each counted as one record."""
+    """Return files that look like training data but are not read, as a tally's [reason, count, place]; count is 1."""
     beside = sorted(path for path in folder.glob("train*") if path not in paths and path.is_file())
     return [[_why_unread(path), 1, path.name] for path in beside if path.suffix in _DATA]
 
@@ -71,4 +71,4 @@ def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any
                 elif isinstance(part.value, dict):
                     yield part.value, place
                 else:
-                    tally.leave(place, "it is no JSON object")
+                    tally.leave(place, "it is not a JSON object")

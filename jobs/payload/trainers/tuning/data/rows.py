@@ -1,8 +1,8 @@
-"""Sequence packing: documents are tokenised and packed once into rows of fixed length; and the order of the rows.
+"""Sequence packing: tokenise documents and pack them once into rows of fixed length; and the order of the rows.
 
-A document longer than a row is cut; short ones share a row without attending to each other. Rows are stored in two
-memory-mapped arrays (tokens; marks, which say what is learned and where documents begin), so that a corpus may exceed
-the memory. The cache key is a digest of everything that the rows depend on.
+A document longer than a row is cut. Short documents share a row without attending to each other. Rows are stored in
+two memory-mapped arrays: tokens, and marks of learned tokens and of beginnings of documents. So a corpus may exceed the
+memory. The cache key is a digest of everything that the rows depend on.
 """
 
 import bisect
@@ -50,7 +50,7 @@ def write_rows(
     """Write ``tokens.bin`` (int32) and ``marks.bin`` (uint8) in rows of ``length`` tokens; return their counts.
 
     ``pieces`` are (tokens, marks), each at most a row long; ``filler`` is the padding token. ``rows_max`` limits the
-    rows, and how many pieces are read; None means all. ``alone``: each piece gets a row without others.
+    rows, and the pieces that are read; None means all. ``alone``: each piece gets its own row.
     """
     rows = tokens = written = windows = 0
     enough = None if rows_max is None else rows_max * length
@@ -109,7 +109,7 @@ def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Sync the files of a folder to disk, and write FACTS with their sizes, which reveal truncated files later."""
+    """Sync the files of a folder to disk, and write FACTS with their sizes, by which ``is_whole`` finds cut files."""
     sizes = {}
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
@@ -119,7 +119,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether the folder has FACTS, and all its files have the recorded size."""
+    """Return whether the folder has FACTS, and all its files have the recorded size."""
     try:
         facts = json.loads((folder / FACTS).read_bytes())
         tokens = int(facts["rows"]) * int(facts["length"])
@@ -193,7 +193,7 @@ def _blocks(
 
 FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # batch limits of the tokenizer
-_ROUND_TRIPS = 200  # documents of each corpus whose tokens are decoded and compared
+_ROUND_TRIPS = 200  # documents at the start of a corpus whose tokens are decoded and compared with the text
 _IGNORED = -100  # target that the loss ignores
 
 
@@ -230,7 +230,7 @@ class Rows:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Whether any row has a second document; padding after a document counts as one."""
+        """Whether any row has a second document; padding after a document counts as a document."""
         some = max(1, (1 << 24) // self.length)
         parts = (self._marks[first : first + some, 1:] for first in range(0, len(self), some))
         return any(bool((part & BEGINS).any()) for part in parts)
@@ -259,7 +259,7 @@ class Rows:
 
 
 class RowOrder:
-    """The rows of each step, equal for any number of devices: each epoch has all rows, shuffled by seed and epoch."""
+    """The rows of each step, the same for any number of devices. An epoch has all rows, shuffled by seed and epoch."""
 
     def __init__(self, rows: int, rows_per_step: int, seed: int) -> None:
         self._rows, self._per_step, self._seed = rows, rows_per_step, seed
@@ -289,9 +289,9 @@ def pack(
     alone: bool = False,
     stops: Collection[int] | None = None,
 ) -> Rows:
-    """Return the packed rows of files, from ``cache`` or created there atomically.
+    """Return the packed rows of files, from ``cache``, or created there atomically.
 
-    ``alone``: each document gets rows without others, for models that cannot isolate packed documents. ``stops``: see
+    ``alone``: each document gets its own rows, for models that cannot isolate packed documents. ``stops``: see
     ``encoded``. ``rows_max`` None means all rows.
     """
     depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, alone, sorted(stops or ())]
@@ -340,16 +340,16 @@ def encoded(
     after = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     count = 0
     marks_of_tokenizer = special_texts(tokenizer)
-    for some in _together(source):
-        pieces = [piece for document in some for piece in document.pieces]
+    for batch in _batches(source):
+        pieces = [piece for document in batch for piece in document.pieces]
         if count < _ROUND_TRIPS:
             plain = (piece.text for piece in pieces if not any(mark in piece.text for mark in marks_of_tokenizer))
             lost = first_lost(tokenizer, islice(plain, _ROUND_TRIPS))
-            count += len(some)
+            count += len(batch)
             if lost is not None:
                 raise UnreadableData(f"the tokenizer turns {lost[0][:200]!r} of the corpus into {lost[1][:200]!r}")
         parts = iter(tokenizer([piece.text for piece in pieces], add_special_tokens=False, verbose=False)["input_ids"])
-        for document in some:
+        for document in batch:
             ids = [next(parts) for _ in document.pieces]
             for number, piece in enumerate(document.pieces):
                 if not piece.meant and any(mark in piece.text for mark in marks_of_tokenizer):
@@ -357,7 +357,7 @@ def encoded(
                     tally.since(2, changed=True)
             body = _body(document, ids, tokenizer, marks_of_tokenizer, tally)
             if body is None:
-                tally.leave(document.place, "the tokenizer does not give its text back", document.form)
+                tally.leave(document.place, "the tokenizer does not decode its tokens to its text", document.form)
                 continue
             tokens, marks = body
             if document.plain:
@@ -365,7 +365,7 @@ def encoded(
             if stops is not None and document.form != "text" and (why := endless(tokens, marks, tokenizer, stops)):
                 tally.leave(document.place, why, document.form)
             elif not any(mark & LEARNED for mark in marks[1:]):
-                tally.leave(document.place, "nothing of it is to be learned", document.form)
+                tally.leave(document.place, "none of its tokens is to be learned", document.form)
             else:
                 yield tokens, marks
 
@@ -396,15 +396,15 @@ def _body(
     """
     tokens = [token for piece in ids for token in piece]
     text = "".join(piece.text for piece in document.pieces)
-    proven = len(ids) == 1 and not any(mark in text for mark in special)  # as far as the first ones prove it
-    if proven or _gives(tokenizer, tokens, text, special):
+    proven = len(ids) == 1 and not any(mark in text for mark in special)  # by the first documents of the corpus
+    if proven or _decodes_to(tokenizer, tokens, text, special):
         marked = zip(document.pieces, ids, strict=True)
         return tokens, b"".join(bytes([LEARNED if piece.learned else 0]) * len(part) for piece, part in marked)
     if len({piece.meant for piece in document.pieces}) > 1 or not getattr(tokenizer, "is_fast", False):
         return None
     arguments = {} if document.pieces[0].meant else {"split_special_tokens": True}
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **arguments)
-    if not _gives(tokenizer, whole["input_ids"], text, special):
+    if not _decodes_to(tokenizer, whole["input_ids"], text, special):
         return None
     tally.since(2, changed=True)
     learned = np.zeros(len(text) + 1, bool)
@@ -416,8 +416,8 @@ def _body(
     return whole["input_ids"], bytes(LEARNED * bool(learned[begin : max(end, begin + 1)].any()) for begin, end in spans)
 
 
-def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str]) -> bool:
-    """Return whether tokens decode to a text, up to Unicode NFC and a space that some add after special tokens."""
+def _decodes_to(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str]) -> bool:
+    """Return whether tokens decode to a text, up to Unicode NFC and a space that some decoders add after marks."""
     back = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if back == text:
         return True
@@ -429,7 +429,7 @@ def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str])
 
 
 def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[int]) -> str:
-    """Return why a document teaches no end; "" if its last learned token, white space aside, is in ``stops``."""
+    """Return why a document does not teach to stop; "" if its last learned token that is not blank is in ``stops``."""
     learned = [token for token, mark in zip(tokens, marks, strict=True) if mark & LEARNED]
     while learned and learned[-1] not in stops and not tokenizer.decode(learned[-1:]).strip():
         learned.pop()
@@ -443,18 +443,18 @@ def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[i
     )
 
 
-def _together(source: Iterator[TokenDocument]) -> Iterator[list[TokenDocument]]:
+def _batches(source: Iterator[TokenDocument]) -> Iterator[list[TokenDocument]]:
     """Yield documents in batches that are small enough to keep memory low."""
-    some: list[TokenDocument] = []
+    batch: list[TokenDocument] = []
     characters = 0
     for document in source:
-        some.append(document)
+        batch.append(document)
         characters += sum(len(piece.text) for piece in document.pieces)
-        if len(some) == _DOCUMENTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield some
-            some, characters = [], 0
-    if some:
-        yield some
+        if len(batch) == _DOCUMENTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -> Iterator[tuple[list[int], bytes]]:

@@ -19,7 +19,7 @@ class Tally:
         self.left_out: dict[str, list[Any]] = {}  # by reason: count and first place
         self.tokens = 0  # of stages whose rows are counted while they are read
         self.cut = 0  # documents longer than a row
-        self.lost: list[str] = []  # places from which the rest of a file, of unknown size, is not read
+        self.lost: list[str] = []  # places after which the rest of a file, of unknown size, is not read
         self.newer = 0  # the oldest row format that reads all of this data in the same way
 
     def take(self, form: str) -> None:
@@ -35,12 +35,12 @@ class Tally:
         self.left_out.setdefault(cause, [0, place])[0] += 1
 
     def lose(self, place: str, cause: str) -> None:
-        """Count the rest of a file from ``place`` on as one record that is left out; how many it has is not known."""
+        """Count the rest of a file from ``place`` on as one record left out: its number of records is unknown."""
         self.leave(place, cause)
         self.lost.append(place)
 
     def since(self, version: int, *, changed: object) -> None:
-        """Note, if ``changed``, that row formats before ``version`` read something of this data in another way."""
+        """If ``changed``, record that row formats before ``version`` read a part of this data in another way."""
         self.newer = max(self.newer, version * bool(changed))
 
     def facts(self) -> dict[str, Any]:
@@ -59,14 +59,14 @@ def left_out(facts: dict[str, Any]) -> str:
 
 
 def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
-    """Raise UnreadableData if more than ``skip_at_most`` percent of the records are left out, or unknown many."""
+    """Raise UnreadableData if more than ``skip_at_most`` percent of the records, or an unknown number, are left out."""
     dropped = sum(count for _, count, _ in facts["left_out"])
     total = dropped + sum(facts["records"].values())
     if facts.get("lost") and skip_at_most < 100:
         places = ", ".join(facts["lost"][:_EXAMPLES])
         raise UnreadableData(
-            f"{where} cannot be read whole: nobody knows how many records follow {places}. {left_out(facts)}. Copy "
-            "or make the file again, or train without the rest: --skip-at-most 100"
+            f"{where} cannot be read whole: an unknown number of records follows {places}. {left_out(facts)}. Copy or "
+            "create the file again, or train without the rest: --skip-at-most 100"
         )
     if total and 100 * dropped > skip_at_most * total:
         share = 100 * dropped / total
@@ -78,7 +78,7 @@ def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
 
 
 def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> dict[str, Any]:
-    """Return a session's report of its data of ``size`` (rows, tokens) in ``places`` tokens (0: unknown)."""
+    """Return a session's report of its data. ``size``: rows, tokens; ``places``: tokens with padding (0: unknown)."""
     most = sorted(facts["left_out"], key=lambda part: -part[1])
     reasons = [list(part) for part in most[:_EXAMPLES]]
     if rest := most[_EXAMPLES:]:

@@ -1,6 +1,6 @@
-"""Choice of the device and precision of a process, from the compute capability alone.
+"""Choose the device and the precision of a process, by the compute capability alone.
 
-``torch.cuda.is_bf16_supported()`` is True on T4 and V100 too, which emulate bf16 very slowly.
+``torch.cuda.is_bf16_supported()`` does not decide: it is True on T4 and V100 too, which emulate bf16 very slowly.
 """
 
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ import torch
 from ..errors import TrainingRefused
 from .fp8 import check_fp8
 
-_BF16_FROM = (8, 0)
-_TRITON_FROM = (7, 0)  # what torch.compile needs
-_OLD_BUILDS_UNTIL = (7, 5)  # older devices: only builds for CUDA 12.6 have kernels
+_BF16_FROM = (8, 0)  # compute capability of the first devices with units for bf16
+_TRITON_FROM = (7, 0)  # torch.compile needs Triton
+_OLD_BUILDS_UNTIL = (7, 5)  # for older devices, only builds for CUDA 12.6 have kernels
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Device(NamedTuple):
-    """A device (torch's and the product's name), its precision (bf16, fp16 or fp32), and if torch.compile works."""
+    """A device: torch's and the product's name, precision (bf16, fp16 or fp32), and whether torch.compile works."""
 
     device: str
     name: str
@@ -40,7 +40,7 @@ def find_card(local_rank: int, precision: str = "auto") -> Device:
     if not torch.cuda.is_available():
         if precision in ("fp16", "fp8"):
             raise TrainingRefused(
-                f"{precision} needs an accelerator, and torch finds none: leave --precision out, or say fp32 or bf16"
+                f"{precision} needs an accelerator, and torch finds none: omit --precision, or choose fp32 or bf16"
             )
         return Device("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
     if local_rank >= torch.cuda.device_count():
@@ -61,7 +61,7 @@ def find_card(local_rank: int, precision: str = "auto") -> Device:
 
 
 def _check(name: str, capability: tuple[int, int], precision: str) -> None:
-    """Raise TrainingRefused if this torch has no kernels for a device, or for a P100 (too slow) unless asked for."""
+    """Raise TrainingRefused if torch has no kernels for a device, or if it is too slow (P100) and none is chosen."""
     own = ".".join(map(str, capability))
     kernels = torch.cuda.get_arch_list()
     if not any(_serves(one, capability) for one in kernels):
@@ -74,13 +74,12 @@ def _check(name: str, capability: tuple[int, int], precision: str) -> None:
     if capability < _TRITON_FROM and precision == "auto":
         raise TrainingRefused(
             f"this device cannot be used: {name} (compute capability {own}) has neither tensor cores nor Triton, and "
-            "takes many times the hours of a T4. Choose another pool, or say --precision fp16 to train on it all the "
-            "same"
+            "takes many times the hours of a T4. Choose another pool, or set --precision fp16 to train on it anyway"
         )
 
 
 def _serves(kernel: str, capability: tuple[int, int]) -> bool:
-    """Whether kernels of an architecture (such as sm_86) run on a device; compute_86 is PTX, compiled on the device."""
+    """Return whether kernels (such as sm_86) run on a device. compute_86 is PTX, which the driver compiles for it."""
     kind, _, number = kernel.partition("_")
     digits = "".join(character for character in number if character.isdecimal())
     if len(digits) < 2:

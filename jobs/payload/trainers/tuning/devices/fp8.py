@@ -9,7 +9,7 @@ from ..errors import TrainingRefused
 FP8_FROM = (8, 9)  # compute capability: RTX 40 and 50, L4, H100
 _KIND = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_KIND).max
-_MULTIPLE = 16  # fp8 tensor cores need dimensions that are multiples of it
+_MULTIPLE = 16  # fp8 tensor cores need dimensions that are multiples of 16
 
 
 def check_fp8(device: str) -> None:

@@ -21,7 +21,7 @@ class Group:
     """The ranks of a training as one of them sees it. With one rank no method communicates."""
 
     def __init__(self, device: str, *, alone: bool = False) -> None:
-        """Join the process group of torch; for a single process only if ``alone`` is True."""
+        """Join torch's process group. A single process creates one only if ``alone`` is True."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self._device = device
         self._control: Any = None
@@ -80,7 +80,7 @@ class Group:
         bucket: list[Any] = []
         elements = 0
         for parameter in replicated(parameters):
-            if parameter.grad is None:  # not used by any row of this rank, as an expert may be
+            if parameter.grad is None:  # no row of this rank used the parameter, such as an expert's
                 parameter.grad = torch.zeros_like(parameter)
             gradient = parameter.grad
             if bucket and (elements + gradient.numel() > _BUCKET_ELEMENTS or gradient.dtype != bucket[0].dtype):
@@ -92,13 +92,13 @@ class Group:
             _sum(bucket)
 
     def leave(self) -> None:
-        """Destroy the process group on all ranks together: a rank that just exits breaks the others' connections."""
+        """Destroy the process group, on all ranks together. A rank that only exits breaks the others' connections."""
         if self._control is not None:
             distributed.destroy_process_group()
 
 
 def is_part(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor (sharded); tested by attribute, as importing DTensor takes a second."""
+    """Return whether a tensor is sharded (a DTensor). An attribute decides: importing DTensor takes a second."""
     return hasattr(tensor, "full_tensor")
 
 

@@ -1,4 +1,4 @@
-"""Activation offload: with gradient checkpointing, layer inputs wait for the backward pass in host memory."""
+"""Activation offload: keep the inputs that gradient checkpointing saves in host memory until the backward pass."""
 
 from collections import deque
 from typing import Any
@@ -48,7 +48,7 @@ class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore
         return tensor
 
     def _wait_for_copies(self, at_most: int) -> None:
-        """Wait until at most ``at_most`` copies to the host are in flight; memory of others may then be reused."""
+        """Wait until at most ``at_most`` copies to the host are in flight, so that memory of the others is free."""
         while len(self._leaving) > at_most:
             torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
 

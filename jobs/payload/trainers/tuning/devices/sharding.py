@@ -1,4 +1,4 @@
-"""Sharding by FSDP2: each rank keeps a shard of all parameters, and gathers a layer only while it computes it."""
+"""Sharding by FSDP2: each rank keeps a shard of every parameter, and gathers a layer only while computing it."""
 
 import argparse
 import functools
@@ -22,10 +22,10 @@ _COPIES = 1.25  # host memory that loading takes, as a multiple of the weights
 
 
 def is_shared(options: argparse.Namespace, source: str, card: Device, group: Group) -> bool:
-    """Return whether to shard, by --shard or size. Raises TooLargeForOneDevice if layers must be spread instead."""
+    """Return whether to shard, by --shard or by size. Raises TooLargeForOneDevice if layers must be spread instead."""
     if group.size == 1 or options.shard == "off":
         return False
-    if by_layers(options):  # a decision that was stored for this machine
+    if by_layers(options):  # decided by an earlier session on this machine
         raise TooLargeForOneDevice
     if options.shard == "on":
         return True
@@ -54,7 +54,7 @@ def parameters(source: str) -> int:
 
 
 def load_in_turn(make: Callable[[], CausalLM], weights: int, group: Group) -> CausalLM:
-    """Return ``make()``; rank by rank if host memory cannot hold all copies of ``weights`` bytes at once."""
+    """Return ``make()``. Ranks call it in turn if host memory cannot hold all copies of ``weights`` bytes at once."""
     in_turn = group.any(free_memory() < _COPIES * weights * group.size)[0]
     for _ in range(group.rank if in_turn else 0):
         group.wait()
@@ -74,7 +74,7 @@ class Sharing:
 
         if "ignored_params" not in inspect.signature(getattr(fsdp, "fully_shard", len)).parameters:
             raise TrainingRefused(
-                f"sharding needs torch 2.8 or later, and this is {torch.__version__}: say --shard off"
+                f"sharding needs torch 2.8 or later, and this is {torch.__version__}: set --shard off"
             )
         self._device = card.device
         self._mesh = init_device_mesh("cuda" if card.accelerated else "cpu", (group.size,))
@@ -96,7 +96,7 @@ class Sharing:
 
 
 def own_part(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """Return a saved, unsharded optimiser state with this rank's shards of the states of sharded parameters."""
+    """Return a saved optimiser state in which states of sharded parameters are replaced by this rank's shards."""
     from torch.distributed.tensor import distribute_tensor
 
     trained = [part for group in optimizer.param_groups for part in group["params"]]

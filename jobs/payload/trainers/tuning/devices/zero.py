@@ -1,7 +1,7 @@
-"""Training of all weights by DeepSpeed's ZeRO, which shards optimiser states (1), gradients (2) and weights (3).
+"""Training of all weights by DeepSpeed's ZeRO, which shards optimiser states (stage 1), gradients (2) and weights (3).
 
-The shards may be in host memory, so that one device trains a model that would fill four. Checkpoints have the common
-form (whole weights and states, fp32), so that a job can move between ZeRO, FSDP2 and one device.
+The shards may be in host memory, so that one device can train a model that would fill four. Checkpoints have the same
+form as without ZeRO (whole weights and states, fp32), so a job can move between ZeRO, FSDP2 and one device.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from .card import Device
 from .group import Group
 
 _STATES = ("exp_avg", "exp_avg_sq")
-_BUCKET = 50_000_000  # values per message; DeepSpeed's default takes 1 GB of a device twice
+_BUCKET = 50_000_000  # values per message; DeepSpeed's default takes twice 1 GB of device memory
 _KEPT, _SAVED = 16, 12  # bytes per weight: in training, and in a checkpoint
 
 
@@ -35,7 +35,7 @@ class Fragment:
 
 
 class Zero:
-    """Has the interface of Optimizer. Takes a model in host memory and replaces its ``compute``."""
+    """An optimiser with the interface of Optimizer. It gets a model in host memory and replaces its ``compute``."""
 
     averaged = True
 
@@ -48,7 +48,7 @@ class Zero:
         rows_at_once: int,
         begun: Path | None = None,
     ) -> None:
-        """``begun`` is the checkpoint whose weights the model has. Raises TrainingRefused without DeepSpeed."""
+        """``begun``: the checkpoint whose weights the model has. Raises TrainingRefused if DeepSpeed is missing."""
         deepspeed = load_deepspeed()
         self._options, self._group, self._model = options, group, model
         self._named, self._shapes = dict(model.named), {name: part.shape for name, part in model.named}
@@ -90,12 +90,12 @@ class Zero:
         return float(loss), float(self._engine.get_global_grad_norm() or 0.0)
 
     def uncopied(self) -> Saved:
-        """Return weights and optimiser state in the common form, most of it as fragments."""
+        """Return weights and optimiser state in the form of a checkpoint; sharded tensors are Fragments."""
         parts = {id(part): self._part(name) for name, part in self._named.items()}
         state = self._model.whole.state_dict(keep_vars=True)
         weights = {name: parts.get(id(value), value) for name, value in state.items()}
         steps = float(self._zero.optimizer.state[self._flat[0]]["step"])
-        # Each state has its own step tensor: a shared one would be saved once, and after loading counted up by all.
+        # Each state has its own step tensor. A shared tensor would be saved once, and all states would count it up.
         states = {
             number: {"step": torch.tensor(steps), **{key: self._part(name, key) for key in _STATES}}
             for number, name in enumerate(self._order)
@@ -116,7 +116,7 @@ class Zero:
         }  # fmt: skip
 
     def restore(self, folder: Path, scale: dict[str, Any]) -> None:
-        """Load the optimiser state of a checkpoint, and ``scale``, the loss scaler's."""
+        """Load the optimiser state of a checkpoint; ``scale`` is the state of the loss scaler."""
         saved = checkpoint.read_optimizer(folder, mapped=True)
         for number, state in saved["state"].items():  # empty before the first step
             for key in _STATES:
@@ -128,7 +128,7 @@ class Zero:
             scaler.cur_scale, scaler.cur_iter, scaler.last_overflow_iter = scale["scale"], scale["_growth_tracker"], -1
 
     def _part(self, name: str, key: str | None = None) -> Any:
-        """Return a weight, or one of its states, as a fragment; as a tensor if it is not sharded."""
+        """Return a weight, or its state ``key``, as a Fragment; as a tensor if it is not sharded."""
         part, shape = self._named[name], self._shapes[name]
         if self._group.size == 1 and self._options.zero < 3:
             return part._hp_mapping.get_hp_fragment(key).view(shape)  # noqa: SLF001 - DeepSpeed's public function copies it
@@ -137,7 +137,7 @@ class Zero:
         return Fragment(lambda: self._access.safe_get_full_optimizer_state(part, key).view(shape))
 
     def _put(self, name: str, value: Any, key: str | None = None) -> None:
-        """Store this rank's shard of a weight, or of one of its states."""
+        """Store this rank's shard of a weight, or of its state ``key``."""
         part, kind = self._named[name], "full" if self._options.zero < 3 else "local"
         if kind == "local":
             size = part.ds_tensor.numel()
@@ -161,7 +161,7 @@ class Zero:
             adamw.state[flat] = {"step": torch.tensor(0.0, device=flat.device if adamw.defaults["fused"] else "cpu")}
             adamw.state[flat] |= {key: torch.zeros_like(flat) for key in _STATES}
         if self._options.zero < 3:
-            # The first step would do it after the first parameter group, without the states of the others.
+            # The first step would do this after the first parameter group, before the other groups have states.
             self._zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001 - DeepSpeed has no public name for it
 
 
@@ -174,7 +174,7 @@ def check(options: argparse.Namespace, weights: int, group: Group) -> None:
     if group.any(free_memory() < needed)[0]:
         raise TrainingRefused(
             f"--zero {options.zero}{' --offload' if options.offload else ''} takes {needed / 1e9:.1f} GB of the "
-            f"machine's memory, and {free_memory() / 1e9:.1f} GB are free: take one device with --zero 2 --offload "
+            f"machine's memory, and {free_memory() / 1e9:.1f} GB are free: use one device with --zero 2 --offload "
             f"({_KEPT * weights / 1e9:.1f} GB), an adapter (--lora) or a machine with more memory"
         )
 
@@ -198,7 +198,7 @@ def zero_config(
         "gradient_accumulation_steps": rows // (processes * rows_at_once),
         "gradient_clipping": options.clip,
         "bf16": {"enabled": precision == "bf16"},
-        # The values of torch's GradScaler, whose state a checkpoint has.
+        # The values of torch's GradScaler: a checkpoint has its state.
         "fp16": {"enabled": precision == "fp16", "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1},
         # torch's AdamW is as fast on the CPU as DeepSpeed's, and needs no compiler.
         "zero_allow_untested_optimizer": True,
