@@ -1,9 +1,9 @@
-"""Credentials: secrets that the service manager passes as files; a file's name is its purpose.
+"""Credentials: secrets that the service manager passes as files. The name of a file says what it is for.
 
-A file ``report.smtp.password`` in the folder of CREDENTIALS_DIRECTORY is the setting of this key. Files with names of
-variables (``HF_TOKEN``) are secrets that jobs may name; these may also be in the folder ``credentials`` of the state
-folder. Other files (``kaggle``, ``aws``, ``web``) are read where they are needed. Standard library only, as in
-config.layers.
+A file ``report.smtp.password`` in the folder of CREDENTIALS_DIRECTORY sets the setting with this key. Files with names
+of variables (``HF_TOKEN``) are secrets that jobs may name; they may also be in the folder ``credentials`` of the state
+folder. Other files (``kaggle``, ``aws``, ``web``) are read by the modules that need them. This module imports only the
+standard library, like config.layers.
 """
 
 import os
@@ -36,7 +36,7 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
 
 
 def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
-    """Return the files of settings and of secrets of jobs, for a caller to watch; without unreadable folders."""
+    """Return the files of settings and of secrets of jobs, for a caller to watch. Unreadable folders are skipped."""
     handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):
         with suppress(OSError):
@@ -53,7 +53,7 @@ def secret_folders(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
 
 
 def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
-    """Return the secret that a job calls ``name``. Raises ConfigError with one problem and its remedy.
+    """Return the secret with the name ``name``. Raises ConfigError with one problem and its remedy.
 
     ``state_dir`` is the daemon's state folder.
     """
@@ -63,7 +63,7 @@ def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
 def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
     """Return the file of a credential for another program, such as an ssh key, which may have many lines.
 
-    ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also if other users may read the file.
+    ``name`` is a credential's name, or a path with a ``/``. Raises ConfigError, also if other users may read the file.
     """
     file = Path(name).expanduser() if "/" in name else _credential_path(name, environ, state_dir)
     try:
@@ -94,11 +94,11 @@ def _secret(file: Path) -> str:
         status = file.stat()
         text = read_bounded(file).decode("utf-8-sig").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text"
         raise _unusable(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None
     _keep_private(file, status)
     if not text or "\n" in text:
-        raise _unusable(file, "a credential is one line, and this is not", "write the secret alone into the file")
+        raise _unusable(file, "a credential must be one line", "write only the secret into the file")
     return text
 
 

@@ -1,7 +1,7 @@
-"""Secrets in a database address, in all usual forms.
+"""Finds secrets in a database address.
 
-One form is a URL ``scheme://user:password@host/name?sslpassword=...`` whose password may contain characters that should
-have been encoded, the other is libpq's list of ``name=value``. Any other text counts as a secret as a whole.
+An address is a URL ``scheme://user:password@host/name?sslpassword=...``, whose password may contain characters that
+should be encoded, or libpq's list of ``name=value``. Any other text counts as a secret as a whole.
 """
 
 import re
@@ -41,13 +41,13 @@ def address_secrets(address: str) -> set[str]:
         written = address[first:last]
         bare = re.sub(r"\\(.)", r"\1", written.removeprefix("'").removesuffix("'"), flags=re.DOTALL)
         secrets |= {written, bare, unquote(written), unquote_plus(written)}
-        # A library that takes an unencoded "@" for the end of the password reports the rest as an unknown host.
+        # A library may treat an unencoded "@" as the end of the password and report the rest as an unknown host.
         secrets |= {piece for piece in _PIECES.split(written) if piece != written}
     return secrets - {""}
 
 
 def password_file(address: str) -> str:
-    """Return the password file that an address names, "" for none."""
+    """Return the password file that an address names; "" if it names none."""
     named = re.search(r"(?:^|[?&;\s])passfile\s*=\s*('(?:[^'\\]|\\.)*'|[^&;\s]*)", address)
     return unquote(named[1].strip("'")) if named else ""
 
@@ -61,7 +61,7 @@ def _url_spans(address: str) -> Iterator[tuple[int, int]]:
     colon = address.find(":", begin)
     ends = [match.start() for match in re.finditer("@", address) if match.start() > colon]
     if colon >= 0 and ends and "/" not in address[begin:colon]:
-        # If the rest is no valid address, the password contains an "@": it ends at the last one.
+        # If the rest is not a valid address, the password contains an "@" and ends at the last one.
         last = ends[0] if _PLACE.fullmatch(address, ends[0] + 1) else ends[-1]
         yield colon + 1, last
         begin = last

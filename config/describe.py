@@ -1,4 +1,4 @@
-"""All settings as text, with their origin."""
+"""All settings as text, each with the file or variable that set it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

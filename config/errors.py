@@ -1,4 +1,4 @@
-"""The error of this package."""
+"""The error that loading the settings raises."""
 
 from jobs.problem import Problem, ProblemsFound
 

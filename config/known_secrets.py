@@ -1,7 +1,7 @@
 """Known secrets: values that no log line, error or page may show, from settings, environment and files.
 
-Credential files are read again when they change, so that a new token is known at once. Standard library only; nothing
-here raises, because the code that needs a file reports that it cannot be read.
+Credential files are read again when they change, so that a new token is known at once. This module imports only the
+standard library. It ignores unreadable files, because the code that needs a file reports the error.
 """
 
 import json
@@ -34,7 +34,7 @@ _NAMES = re.compile(r"(secrets|.*_(file|env|name))$", re.IGNORECASE)
 
 
 class KnownSecrets(Redactor):
-    """Redacts the secrets of ``settings``, of the environment, and of the files that either names.
+    """Redacts the secrets of ``settings``, of the environment, and of the credential files that these name.
 
     ``settings`` are plain tables or models; ``words`` are further texts that may contain an address with a password.
     """
@@ -63,11 +63,11 @@ class KnownSecrets(Redactor):
         return [*sorted(self._named), *self._folders]
 
     def _refresh(self) -> None:
-        # A file may have been added to a folder since.
+        # List the folders again, because a file may have been added.
         files = (*self._named, *(file for folder in self._folders for file in _inside(folder)))
         states = {file: _state(file) for file in files}
         if states != self._states:
-            # A replaced value may still appear in texts, so old values stay known.
+            # A replaced value may still appear in texts, so old values are kept.
             self._fixed |= {secret for file in states for secret in secrets_of_file(file)}
             self.know(self._fixed)
             self._states = states

@@ -1,8 +1,8 @@
-"""The sources of settings, and their priority.
+"""The layers of settings and their priority.
 
-From weak to strong: the shipped defaults, one file, credentials, the environment, overrides of the caller. Tables are
-merged by key; all other values, including lists, are replaced as a whole. Standard library only: the command line reads
-its few keys from here without the model.
+From lowest to highest: the shipped defaults, one file, credentials, the environment, overrides of the caller. Tables
+are merged by key; all other values, including lists, are replaced as a whole. This module imports only the standard
+library, because commands read a few keys from here without the settings model.
 """
 
 import os
@@ -48,10 +48,10 @@ def shipped(name: str) -> Path:
 
 @dataclass(slots=True)
 class Layers:
-    """All layers, as (origin, document) from weak to strong, and the values that they give together.
+    """All layers as (origin, document), lowest priority first, and their merged values.
 
     ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key with an old
-    name, which is still accepted.
+    name; old names are still accepted.
     """
 
     sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -130,10 +130,10 @@ def _add_state_folder(layers: Layers, environ: Mapping[str, str]) -> None:
 
 
 def _refuse_writable(file: Path) -> None:
-    """Raise ConfigError for a file that all users of this machine may change: its commands run as this user.
+    """Raise ConfigError for a file that other users of this machine may change, because its commands run as this user.
 
-    In a folder that all may write to, any file can be replaced, unless the folder is sticky; there only a missing file
-    can be created by others.
+    In a folder that all users may write to, others can replace any file. In such a folder with the sticky bit they can
+    only create a missing file.
     """
     for place in _on_the_way_to(file.absolute()):
         mode, folder_mode, owner = place.stat().st_mode, place.parent.stat().st_mode, place.lstat().st_uid
@@ -146,7 +146,7 @@ def _refuse_writable(file: Path) -> None:
 
 
 def _on_the_way_to(path: Path) -> Iterator[Path]:
-    """Yield a file and its folders, each after the targets of its links."""
+    """Yield a file and all its folders, and before each link the path to its target."""
     for place in (path, *path.parents):
         if place.is_symlink():
             yield from _on_the_way_to(place.parent / place.readlink())
@@ -232,7 +232,7 @@ def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _absolute(value: Any, folder: Path) -> Any:
     if not isinstance(value, str) or value in _NO_PATHS:
-        return value  # of a wrong type: the settings model reports it
+        return value  # the settings model reports a value of a wrong type
     try:
         return str(folder / Path(value).expanduser())
     except RuntimeError:  # there is no home folder

@@ -1,4 +1,4 @@
-"""Load all settings: read the layers, validate the whole, and report each problem in one line."""
+"""Loads all settings: reads the layers, validates them together, and reports each problem in one line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def load(
 ) -> Settings:
     """Return the settings.
 
-    ``path`` is the file to read instead of that of ``SCHEDCTL_CONFIG`` or of the system. ``environ`` is the
+    ``path`` is the file to read instead of the file that ``SCHEDCTL_CONFIG`` or the system provides. ``environ`` is the
     environment, None for the process's own. ``overrides`` has the highest priority and the form of a file. Raises
     ConfigError with all problems.
     """

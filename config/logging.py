@@ -12,7 +12,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from config.settings import LoggingSettings
 from jobs.payload.redact import Redact, Redactor
 
-# Libraries whose messages at info level are of no use to operators; their warnings are logged.
+# Operators do not need the info messages of these libraries; their warnings are logged.
 _CHATTY = ("alembic", "apscheduler", "botocore", "boto3", "matplotlib", "s3transfer", "sqlalchemy", "urllib3")
 
 
@@ -75,7 +75,7 @@ def _formatter(
             return self.redact(super().format(record))
 
     def redact_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """A value may have been cut within a secret, which is only recognised while the value stands alone."""
+        """Redact each value alone, because a secret that was cut off at the end of a value is only recognised there."""
         event.update({key: redact(value) for key, value in event.items() if isinstance(value, str)})
         return event
 

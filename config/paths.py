@@ -1,4 +1,4 @@
-"""The settings that reading commands need, without the cost of the complete settings model."""
+"""The few settings that commands for reading need, loaded without the slow import of the settings model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Paths:
 
 
 def load_paths(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Paths:
-    """Return these settings as :func:`config.load.load` does; only they are validated. Raises ConfigError."""
+    """Return the same values as :func:`config.load.load`, but validate only these. Raises ConfigError."""
     values = read_layers(path, environ).values
     match values:
         case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):

@@ -1,4 +1,4 @@
-"""Names of settings that contain secrets."""
+"""Recognises settings that contain secrets by their names."""
 
 import re
 

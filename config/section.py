@@ -15,7 +15,7 @@ YEAR_3000 = 32_503_680_000
 class Section(BaseModel):
     """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``.
 
-    ``contradictions`` yields the rules between its fields; each is an error if it applies.
+    ``contradictions`` yields the rules between its fields; a rule that applies is an error.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, hide_input_in_errors=True)

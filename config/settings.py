@@ -1,4 +1,4 @@
-"""The settings model: everything that a person may set, validated as a whole and frozen.
+"""The settings model: all settings that a person may change, validated together and frozen.
 
 A key in a file is the field's name without ``_seconds``: ``cycle = "30s"`` sets ``cycle_seconds``. Defaults of sections
 and their explanation are in ``defaults.toml``.
@@ -89,7 +89,7 @@ def _is_here(host: str) -> bool:
 
 
 class CorpusSettings(Section):
-    """The training texts of models, and the share that is held out to measure them."""
+    """The training texts of models, and the share of them that is held out to measure models."""
 
     sources: tuple[str, ...] = ()
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
@@ -102,7 +102,7 @@ class CorpusSettings(Section):
 
 
 class TargetSettings(Section):
-    """One target that serves models. Only adapters read ``options``.
+    """One deployment target, which serves models. Only its adapter reads ``options``.
 
     ``models`` are those that it serves, ``*`` for all. ``automatic`` deploys each promoted version. If several targets
     wait, the ``first`` ones are deployed first; the others follow one by one after it has served for ``watch``.
@@ -184,7 +184,7 @@ class SmtpSettings(Section):
 
 
 class SlackSettings(Section):
-    """A webhook, or a bot token and a channel; without either, no Slack messages."""
+    """A webhook, or a bot token and a channel; without both, no message is sent to Slack."""
 
     webhook_token_url: SecretStr
     bot_token: SecretStr
@@ -198,7 +198,7 @@ class SlackSettings(Section):
 
 
 class AppriseSettings(Section):
-    """Further channels, one for each address in the format of Apprise; they contain tokens."""
+    """Further channels, one for each address in the format of Apprise. The addresses contain tokens."""
 
     token_urls: tuple[SecretStr, ...]
 
@@ -287,15 +287,15 @@ class ExportSettings(Section):
 
     calendar: Path | None = None
     series: Path | None = None
-    mlflow: str | None = None  # of older versions, like wandb: the daemon's error says what to do instead
+    mlflow: str | None = None  # from older versions, like wandb; the error has the remedy
     wandb: Path | None = None
 
 
 class AgentSettings(Section):
-    """How many device hours the jobs of coding agents may use; above that, a person is asked.
+    """How many device hours the jobs of coding agents may use without the approval of a person.
 
-    ``hours_without_asking`` is for one change, ``hours_per_day`` for all that agents add on a UTC day. Without both,
-    agents have no limits.
+    ``hours_without_asking`` limits one change, ``hours_per_day`` limits all jobs that agents add on a UTC day. If both
+    are unset, agents have no limits.
     """
 
     hours_without_asking: Annotated[float, values.Bounds(ge=0, le=100_000), values.NUMBER] | None = None
@@ -303,7 +303,7 @@ class AgentSettings(Section):
 
     @property
     def limits(self) -> "AgentLimits | None":
-        """The limits in whole seconds; one that is not set is 1 h for a change, or 4 h for a day."""
+        """The limits in whole seconds, None without limits. If one is unset, it is 1 h a change or 4 h a day."""
         change, day = self.hours_without_asking, self.hours_per_day
         if change is None and day is None:
             return None

@@ -1,1 +1,1 @@
-"""When and what runs where: decisions, memory, duties, and all that people see of them."""
+"""The scheduler decides when and where jobs run: planner, database, daemon, command line, pages and messages."""

@@ -1,4 +1,4 @@
-"""``python -m scheduler`` is ``schedctl``, for places where the console script is not on the path."""
+"""Runs ``schedctl`` as ``python -m scheduler``, for environments whose PATH lacks the console script."""
 
 from scheduler.cli.main import run
 

@@ -1,6 +1,6 @@
 """The only module that reads a clock.
 
-Everything else takes ``now`` as an argument, so that a week can be replayed in seconds and tested without sleeping.
+All other modules get ``now`` as an argument, so that a week can be replayed in seconds and tested without sleeping.
 """
 
 import math
@@ -17,7 +17,7 @@ _STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, with t
 def at_least(clock: "SchedulerClock", scheduled_seconds: int, wall_seconds: float) -> int:
     """Return a span of scheduled seconds that lasts at least ``wall_seconds`` of real time.
 
-    Answers, commits and process starts take real time on any clock, so bounds for them must hold on both.
+    Answers, commits and process starts need real time even if the clock is fast, so a bound must hold on both clocks.
     """
     return max(scheduled_seconds, math.ceil(wall_seconds / clock.wall_seconds(1.0)))
 
@@ -43,9 +43,9 @@ _LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class ScaledClock:
-    """A clock that is ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
+    """A clock that runs ``scale`` times as fast as real time and showed ``epoch`` at the real instant ``origin``.
 
-    It is a pure function of real time: processes with the same parameters agree, also after a crash. It stops at
+    Its time follows from real time alone, so processes with the same parameters agree, also after a crash. It stops at
     ``stopped_at`` if that is set.
     """
 
@@ -85,7 +85,7 @@ def real_now() -> float:
 def process_began() -> float:
     """Return when this process began, in real UTC seconds; the present if the system has no /proc.
 
-    Instants on its command line are relative to that.
+    Relative times on its command line count from this instant.
     """
     try:
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -101,12 +101,12 @@ def stopwatch() -> float:
 
 
 def utc_datetime() -> datetime:
-    """Return the real instant as APScheduler wants it."""
+    """Return the real instant in UTC as a datetime, the type that APScheduler needs."""
     return datetime.now(UTC)
 
 
 class JumpDetector:
-    """Detects that real time was set: the wall clock moved by another amount than the monotonic clock."""
+    """Detects that somebody set the time: the wall clock then moves by another amount than the monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead = time.time() - time.monotonic()

@@ -1,16 +1,16 @@
-"""The status line: written by the daemon after each cycle, read by shell prompts within milliseconds.
+"""The status line: the daemon writes it after each cycle, and shell prompts read it within milliseconds.
 
-The file contains the line and a line break, so that ``cat`` shows it. Imports here must be fast.
+The file contains the line and a line break, so that ``cat`` can show it. This module must be fast to import.
 """
 
 import os
 
 FILE = "status.line"
-SYSTEM_FOLDER = "/run/uff-scheduler"  # of the service, readable by everybody; the line contains no names
+SYSTEM_FOLDER = "/run/uff-scheduler"  # of the service; everybody may read it, and the line has no names
 
 
 def folders(state_dir: str, runtime_directory: str) -> list[str]:
-    """Return the folders of the line: the state folder, and the service manager's runtime folder if there is one."""
+    """Return the folders to write the line to: the state folder, and the service manager's runtime folder if any."""
     return [state_dir, *filter(None, runtime_directory.split(":")[:1])]
 
 

@@ -1,4 +1,4 @@
-"""Wake-up: a named pipe in the state folder by which commands start a cycle of the daemon at once."""
+"""Wake-up: a named pipe in the state folder, through which commands make the daemon start a cycle at once."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Acceptance runs: probes that answer questions which only a real account can answer, through the pool's adapter.
+"""Acceptance runs: probes that run small sessions on a real account, to check what the program assumes of a platform.
 
 Each session is recorded in a file before its launch, so that the next run finds and removes it after any interruption.
 """
@@ -55,10 +55,10 @@ JOB, STATE = "acceptance", "state.json"
 _ANSWER_SECONDS, _ASK_SECONDS, _LONG_SECONDS = 600, 180, 1_800
 _PAUSE, _PAUSE_MAX = 0.05, 5.0
 _TICK_WALL_SECONDS = 1.1  # longer than a second, so that the next session has another launch time
-_SLACK_SECONDS = 900  # added to the length of a session for its rights in the store
+_SLACK_SECONDS = 900  # a session's access to the store lasts this much longer than the session
 _LOG_BYTES = 1 << 24
 _LINE_MAX = 200  # characters
-_NAME_MIN = 4  # characters; shorter options are not treated as names
+_NAME_MIN = 4  # characters; shorter option values are not hidden as names
 _DATA = read_toml(shipped("acceptance.toml"))  # the key that explains the other fields
 SITES = {name: SimpleNamespace(**{**_DATA["site"], **site}) for name, site in _DATA["sites"].items()}
 PROBES = [SimpleNamespace(**{**_DATA["probe"], **probe}) for probe in _DATA["probes"]]
@@ -70,7 +70,7 @@ class ProbeTimeout(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFinding:
-    """The result of a probe. ``facts`` are settings of the pool by name; None: the assumed value is right."""
+    """The result of a probe. ``facts`` are values of the pool's settings by name; None: the assumed value is right."""
 
     verdict: Literal["as assumed", "differs", "open"]
     answer: str
@@ -81,7 +81,7 @@ class ProbeFinding:
 
 @dataclass(slots=True)
 class Trial:
-    """A session. ``called_at`` is the time of the last launch call, ``ran`` its seconds, known after its clean-up."""
+    """One session. ``called_at`` is the time of its last launch call; ``ran`` are its seconds, None before clean-up."""
 
     steps: int = 1
     seconds: int = 600  # at most
@@ -145,11 +145,11 @@ class Bench:
         return metered, money // 3_600
 
     def longest(self, trial: Trial) -> int:
-        """Return the seconds from a launch to the deadline: cheap sessions may also take the usual time to start."""
+        """Return the seconds from a launch to the deadline; a small session also gets the usual time of a start."""
         return trial.seconds + (self.pool.start_delay_seconds if trial.small else 0)
 
     def used(self) -> int | None:
-        """Return the used seconds by the platform's records; None if it has none."""
+        """Return the used seconds by the platform's usage records; None if it has no records."""
         readings = self.idle.read_quota(self.now) if self.idle.capabilities.reports_quota else ()
         used = [reading.used_seconds for reading in readings if isinstance(reading, QuotaReading)]
         return sum(used) if used else None
@@ -164,7 +164,7 @@ class Bench:
         self.until(partial(self._launch, trial), "the launch", _LONG_SECONDS)
 
     def _launch(self, trial: Trial) -> bool:
-        """Call the platform, idempotently; return False while it prepares the launch."""
+        """Call the platform to launch; return False while it is not ready. The call may be repeated for one session."""
         trial.called_at = self.now
         self.save()
         deadline = trial.called_at + self.longest(trial)
@@ -209,7 +209,7 @@ class Bench:
         }
 
     def _adapter(self, trial: Trial | None = None) -> Platform:
-        """Return an adapter with the options of one session, or with common options. Raises PlatformError."""
+        """Return an adapter with the options of ``trial``, or with the common options of all. Raises PlatformError."""
         options, dropped = dict(self.site.every), ()
         if trial:
             own, dropped = (self.site.small, self.site.dropped) if trial.small else (self.site.full, ())
@@ -218,7 +218,7 @@ class Bench:
         return Guarded(app.platform(name), name, redact=app.redact, stopwatch=stopwatch, note=lambda *_: None)
 
     def until(self, look: Callable[[], _T | None], what: str, seconds: int = _ANSWER_SECONDS) -> _T:
-        """Call ``look`` until it returns a value other than None, and return it; no answer counts as None."""
+        """Call ``look`` until it returns a true value, and return that value. A call without an answer is repeated."""
         ends, pause = self.now + seconds, _PAUSE
         while True:
             with suppress(Unreachable):
@@ -255,7 +255,7 @@ class Bench:
             raise ProbeTimeout(f"{error}; its log ends with: {last}" if last else str(error)) from None
 
     def ask(self) -> str:
-        """Ask the session to save and end; return the way in which it was asked."""
+        """Ask the session to save and end; return the stop channel that was used."""
         able = partial(self.find, lambda one: one.stop_channel is not StopChannel.NONE)
         channel = self.until(able, "a way to ask for the end", _ASK_SECONDS).stop_channel
         if channel is StopChannel.PLATFORM:
@@ -265,7 +265,7 @@ class Bench:
         return channel
 
     def clean(self) -> None:
-        """End and remove all sessions; may be repeated after an error."""
+        """End and remove all sessions. It may be called again after an error."""
         for key, trial in self.state.trials.items():
             if trial.ran is None:
                 self.key, self.adapter = key, self._adapter(trial)
@@ -276,7 +276,7 @@ class Bench:
                 self.save()
 
     def _ended(self, trial: Trial) -> list[Observed | None]:
-        """Return the ended session, or None if it never existed; a live one is stopped first."""
+        """Return [ended session], or [None] if it never existed; empty while it runs, after a call to stop it."""
         observed = self.find()
         if observed is None:  # it may be launched but not visible yet
             return [None] if self.now >= trial.called_at + self.adapter.capabilities.visibility_seconds else []
@@ -287,7 +287,7 @@ class Bench:
 
     def sweep(self) -> None:
         """Remove uploads without a session, and this run's objects of the artifact store."""
-        for _ in range(2):  # items known by name only are removed by the second call
+        for _ in range(2):  # the second call removes what the first call could only list
             threading.Event().wait(_TICK_WALL_SECONDS)
             self.idle.sweep(list(self.state.trials), self.now)
         for key in list(self.base.artifacts.keys("")):
@@ -296,7 +296,7 @@ class Bench:
 
 @contextmanager
 def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], None]) -> Iterator[Bench]:
-    """Lock the acceptance run of a pool against other processes. Raises AlreadyRunning."""
+    """Yield the bench of a pool, locked against other processes. Raises AlreadyRunning."""
     folder = app.settings.state_dir / JOB / pool
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with closing(FileLock(folder / "lock")):
@@ -304,7 +304,7 @@ def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], No
 
 
 def conclude(bench: Bench, state_dir: Path) -> dict[str, Any]:
-    """Finish a run: write its result as JSON and as a page, and the resulting facts; return the result."""
+    """Finish a run: write its result as JSON and Markdown, and the facts that it proved; return the result."""
     state, pool, date = bench.state, bench.pool, _day(bench.now)
     facts, answers = read_facts(state_dir), []
     for probe in PROBES:
@@ -347,7 +347,7 @@ def _section(answer: Mapping[str, Any]) -> ReportSection:
 
 
 def shared(result: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return a result as JSON without ``names``, account numbers, and answers of credential checks."""
+    """Return a result as JSON that can be shared: without ``names``, account numbers and credential checks."""
     hidden = {"answer": "", "evidence": {}}
     answers = [answer | hidden if answer["name"] == "account" else answer for answer in result["answers"]]
     text = json.dumps({**result, "answers": answers}, indent=1)
@@ -364,7 +364,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
 
 def check(folder: Path, now: int) -> Checked:
-    """Return the finding of the doctor on the newest acceptance run of a pool, and its age."""
+    """Return the doctor's finding on the newest acceptance run of a pool: its verdicts and its age."""
     result = newest(folder) or {"answers": [], "at": 0, "date": ""}
     counts = Counter(answer["verdict"] for answer in result["answers"])
     words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
@@ -393,7 +393,7 @@ def _account(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def _books(bench: Bench, probe: Any) -> ProbeFinding:
-    """Read the usage records, and list unknown live sessions of ours."""
+    """Read the platform's usage records, and count live sessions of ours that this program does not know."""
     used = bench.used()
     live = len(bench.idle.orphans((), bench.now)) if bench.idle.capabilities.finds_orphans else 0
     return _finding(
@@ -405,9 +405,9 @@ def _books(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, Any]:
-    """Run a session to its end, stopped in a certain way if required, and return its measurements; times in seconds.
+    """Run a session to its end, stopped by ``act`` ("ask", "force" or ""), and return its measurements in seconds.
 
-    Raises ProbeTimeout if it does not start, and PlatformError. Later states that are not reached are ``missing``.
+    Raises ProbeTimeout if it does not start, and PlatformError. A later state that it does not reach is ``missing``.
     """
     before, trial = bench.used(), replace(Trial(**probe.trial), **changes)
     bench.start(trial)
@@ -435,7 +435,7 @@ def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, An
 
 
 def _session(bench: Bench, probe: Any) -> ProbeFinding:
-    """Run a session as the probe specifies, and return the finding by the probe's criterion."""
+    """Run a session as the probe specifies, and return whether it behaved as the probe assumes."""
     evidence = _trained(bench, probe, probe.act)
     names = ("missing", "devices", "asked", "bytes", "ran", "billed", "detail")
     answer = ", ".join(f"{name}: {evidence[name]}" for name in names if evidence.get(name) is not None)
@@ -456,7 +456,7 @@ def _small_session(bench: Bench) -> dict[str, Any]:
 
 
 def _within(bench: Bench, probe: Any) -> ProbeFinding:
-    """Compare a time of the small session with a setting of the pool."""
+    """Compare a time that the small session measured with a setting of the pool."""
     seconds, most = _small_session(bench)[probe.name], getattr(bench.pool, probe.setting, _LATE_SECONDS)
     answer = f"after {seconds} s; {most} s are assumed"
     return _finding(probe, answer, {"seconds": seconds}, holds=seconds <= most, value=2 * seconds)
@@ -473,9 +473,9 @@ def _job(bench: Bench, probe: Any) -> ProbeFinding:
 
     If sessions cannot see stop requests, the first one ends by itself.
     """
-    store, manifests, heard = bench.base.artifacts, f"jobs/{JOB}/manifests/", bench.state.findings.get("stop-flag")
-    older, deaf = set(store.keys(manifests)), heard is not None and heard.verdict == "differs"
-    first = _trained(bench, probe, "", steps=_MORE_STEPS) if deaf else _trained(bench, probe, "ask")
+    store, manifests, stop_flag = bench.base.artifacts, f"jobs/{JOB}/manifests/", bench.state.findings.get("stop-flag")
+    older, ignores_stop = set(store.keys(manifests)), stop_flag is not None and stop_flag.verdict == "differs"
+    first = _trained(bench, probe, "", steps=_MORE_STEPS) if ignores_stop else _trained(bench, probe, "ask")
     bench.until(partial(_collect, bench), "what it left")
     steps, restore = first.get("saved", 0) + _MORE_STEPS, max(set(store.keys(manifests)) - older, default="")
     second = _trained(bench, probe, "", steps=steps, restore=restore)
@@ -494,7 +494,7 @@ _RUNS = {"account": _account, "books": _books, "session": _session, "within": _w
 
 
 def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> None:
-    """Run the remaining probes of this run, or all ``again``; clean up before the first and after each."""
+    """Run the remaining probes of this run, or with ``again`` all; clean up before the first and after each."""
     state = bench.state
     bench.clean()
     if not state.run:

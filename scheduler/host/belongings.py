@@ -1,4 +1,4 @@
-"""Detection of what training can use on this machine: GPUs, a Slurm cluster, accounts, time zone and address."""
+"""Detects what training can use on this machine: GPUs, a Slurm cluster, accounts, time zone, e-mail address."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """The findings, empty if there are none. ``kaggle`` and ``aws`` are places of credentials, never their values."""
+    """The findings; a finding is empty if it was not detected. ``kaggle`` and ``aws`` say where credentials are."""
 
     gpus: tuple[Gpu, ...]
     kaggle: str
@@ -43,7 +43,7 @@ class Belongings:
 
 
 def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
-    """Return the findings; only Slurm, if installed, uses the network."""
+    """Return the findings. Only the commands of Slurm use the network, if they are installed."""
     mail = _answer(_ASK_MAIL).strip()
     return Belongings(
         gpus_of(_answer(_ASK_GPUS)),

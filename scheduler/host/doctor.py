@@ -1,4 +1,4 @@
-"""The doctor: independent checks of what the scheduler needs, each with a remedy for a bad result."""
+"""The doctor: independent checks of everything that the scheduler needs, each with a remedy for a bad result."""
 
 import os
 import re
@@ -77,21 +77,21 @@ def examine(
             result[name] = answer.get(timeout=max(0.0, end - stopwatch()))
         except Empty:
             why = f"no answer within {deadline_seconds:.0f} s"
-            result[name] = Checked("bad", why, "See whether what it asks is overloaded or cut off, and try again")
+            result[name] = Checked("bad", why, "See whether its server is reachable, and try again")
     return result
 
 
 def check_database(database: Database) -> Checked:
-    """Check that the database can be read and that its write lock is free."""
+    """Check that the database can be read and written."""
     with database.read() as tx:
         live = runs.live(tx)
     with database.write():
-        pass  # the write lock is free, and the disk is writable
+        pass  # opening the transaction proves that the lock is free and the disk is writable
     return Checked("ok", f"{database.where}, runs that are live: {len(live)}")
 
 
 def check_daemon(database: Database) -> Checked:
-    """Return whether a daemon holds the lease."""
+    """Check whether a daemon holds the lease."""
     with database.read() as tx:
         held = lease.current(tx)
     if held is None:
@@ -119,7 +119,7 @@ def check_store(artifacts: BlobStore) -> Checked:
     intact = artifacts.read(_PROBE) == word
     artifacts.delete(_PROBE)
     if not intact:
-        return Checked("bad", "the artifact store returned something else than was written", "Use another disk")
+        return Checked("bad", "the artifact store returned other bytes than were written", "Use another disk")
     return Checked("ok", "written, read back, removed")
 
 
@@ -207,8 +207,8 @@ def channel_check(channel: Channel) -> Callable[[], Checked]:
 
 
 def no_channel() -> Checked:
-    """Return the finding for no configured channel: no error, but no message is sent."""
-    return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
+    """Return the finding if no channel is configured: this is not an error, but no message is sent."""
+    return Checked("ok", "no mail server or Slack is set: reports and alerts are shown here, but not sent")
 
 
 def check_mail(channel: EmailChannel) -> Checked:
@@ -245,7 +245,7 @@ def check_slack(channel: SlackChannel) -> Checked:
     if granted is not None:
         scopes = {scope.strip() for scope in str(granted).split(",")}
         if "chat:write" not in scopes:
-            return Checked("bad", f"{details}, but its scopes do not let it", "Give the bot the scope chat:write")
+            return Checked("bad", f"{details}, but its scopes do not allow that", "Give the bot the scope chat:write")
         if "files:write" not in scopes:
             return Checked("warning", f"{details}, without pictures", "Give the bot the scope files:write")
     return Checked("ok", details)
@@ -253,7 +253,7 @@ def check_slack(channel: SlackChannel) -> Checked:
 
 # Checks that the secrets of open jobs exist, as far as this user can see.
 def secret_problem(app: App, name: str) -> Problem | None:
-    """Return why a secret cannot be read; None if it can be, or if only the installed service can read it."""
+    """Return why a secret cannot be read; None if this process or the installed service can read it."""
     try:
         app.read_secret(name)
     except ConfigError as error:
@@ -262,7 +262,7 @@ def secret_problem(app: App, name: str) -> Problem | None:
 
 
 def check_secrets(app: App) -> Checked:
-    """Check that secrets of open jobs exist, except those that sessions read from their platform."""
+    """Check that the secrets of open jobs exist, except secrets that sessions read from their platform."""
     with app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx, {"queued", "active", "held"})]
     wanted: dict[str, list[str]] = {}
@@ -275,8 +275,8 @@ def check_secrets(app: App) -> Checked:
         listing = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
         return Checked("bad", listing, next(iter(missing.values())).remedy)
     from_platform = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
-    note = f"; their platform is asked for {', '.join(from_platform)}" if from_platform else ""
-    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{note}")
+    note = f"; sessions read {', '.join(from_platform)} from their platform" if from_platform else ""
+    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs, all can be read{note}")
 
 
 def _handed_over() -> set[str]:
@@ -325,10 +325,10 @@ def check_versions(extras: Collection[str]) -> Checked:
 
 
 def check_plugin(platform: str) -> Checked:
-    """Check a platform of another package by loading it; a platform of ours with the same name has priority."""
+    """Check a platform of another package by loading it. Our own platform of the same name has priority."""
     words = " and ".join(map(plugin.source, plugin.offered()[platform]))
     if platform in shipped():
-        return Checked("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
+        return Checked("warning", f"{words}: not used, {platform} is a platform of ours", "Uninstall it")
     try:
         distribution = plugin.find(platform)
     except Misconfigured as error:
@@ -353,7 +353,7 @@ def check_service() -> Checked:
 
 
 def check_sandbox() -> Checked:
-    """Try the sandbox for generated code. Its absence is no error: only scorers that run such code need it."""
+    """Try the sandbox for generated code. Its absence is not an error: only scorers that run such code need it."""
     from jobs.payload.scorers.sandbox.confine import SandboxMissing
     from jobs.payload.scorers.sandbox.sandbox import check_sandbox as tried
 

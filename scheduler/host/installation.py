@@ -1,7 +1,7 @@
-"""Installation as a systemd service, as a list of steps that can be displayed before they are carried out.
+"""Installation as a systemd service: a list of steps that can be displayed before they are carried out.
 
-The units are in systemd/ (in a wheel below scheduler/), with @NAMES@ for values of the machine. Changes by a person
-belong into drop-ins, so that an installation after an upgrade replaces the units and keeps the changes.
+The units are in systemd/ (in a wheel below scheduler/), with @NAMES@ for values of the machine. A person makes changes
+in drop-ins, so that an installation after an upgrade can replace the units and keep the changes.
 """
 
 import os
@@ -24,9 +24,9 @@ _PACKAGE = Path(scheduler.__file__).parent
 _TEMPLATES = (_PACKAGE if (_PACKAGE / "systemd").is_dir() else _PACKAGE.parent) / "systemd"
 _CREDENTIAL = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ENCRYPTED = ".cred"
-_OF_WEB = ("web", "web-actions")  # for this unit only
+_OF_WEB = ("web", "web-actions")  # credentials that only the unit of the status page loads
 _FOR_WEB = ("database_url", *_OF_WEB)
-_HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
+_HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # the unit's ProtectHome hides these from the service
 
 
 class ServiceRefused(Refusal):
@@ -67,8 +67,8 @@ Step = FileWrite | Remove | CommandRun
 class Installation:
     """The values of an installation that differ between machines.
 
-    ``folder`` is that of settings and credentials, ``units`` that of the units. ``writable`` are the folders in the
-    settings besides the state folder. ``root`` is another root folder to write to, for images.
+    ``folder`` contains settings and credentials, ``units`` the units. ``writable`` are the folders that the settings
+    name besides the state folder. ``root`` is the root folder to write to; another one than / is for images.
     """
 
     python: Path
@@ -105,7 +105,7 @@ def install_steps(place: Installation, *, start: bool) -> list[Step]:
         steps.append(FileWrite(sysusers, _filled(place, "sysusers.conf")))
         steps.append(FileWrite(tmpfiles, _filled(place, "tmpfiles.conf") + folders))
     if place.root != Path("/"):
-        return steps  # an image has no running manager; its own will enable and start the units
+        return steps  # an image has no running systemd; the units are enabled when it boots
     if not place.user:
         steps.append(CommandRun(("systemd-sysusers", str(sysusers))))
         steps.append(CommandRun(("systemd-tmpfiles", "--create", str(tmpfiles))))
@@ -143,7 +143,7 @@ def carry_out(steps: Iterable[Step], place: Installation) -> None:
             case Remove(path=path):
                 place.at(path).unlink(missing_ok=True)
                 if path.parent.name.endswith(".service.d"):
-                    with suppress(OSError):  # contains drop-ins of a person, or never existed
+                    with suppress(OSError):  # the folder contains drop-ins of a person, or does not exist
                         place.at(path.parent).rmdir()
             case CommandRun(words=words):
                 _run(words)
@@ -169,7 +169,7 @@ def obstacles(place: Installation) -> list[ServiceRefused]:
                 remedy = "Install into a folder such as /opt/uff-scheduler, with a Python of the system"
                 result.append(ServiceRefused(f"the service's user cannot run {path}: {why}", remedy))
         result += [
-            ServiceRefused(f"the service cannot see {path}, it lies in a home", "Choose another folder in the settings")
+            ServiceRefused(f"the service cannot see {path} in a home folder", "Choose another folder in the settings")
             for path in (place.state, *place.writable, place.config)
             if _in_home(path)
         ]
@@ -184,7 +184,7 @@ def _credentials(place: Installation) -> list[Step]:
     for file in there:
         name = file.name.removesuffix(_ENCRYPTED)
         if not file.is_file() or not _CREDENTIAL.fullmatch(name):
-            raise ServiceRefused(f"{file} is no credential", "Keep plain files there, named A-Z a-z 0-9 . _ -")
+            raise ServiceRefused(f"{file} is not a credential", "Keep plain files there, named A-Z a-z 0-9 . _ -")
         if file.stat().st_mode & 0o077:
             raise ServiceRefused(f"others may read {file}", f"Run: chmod 600 {file}")
         kind = "LoadCredentialEncrypted" if file.name.endswith(_ENCRYPTED) else "LoadCredential"
@@ -229,9 +229,9 @@ def _filled(place: Installation, name: str) -> str:
 
 
 def _out_of_reach(path: Path) -> str:
-    """Return why other users cannot run a program, "" if they can."""
+    """Return why other users cannot run a program; "" if they can."""
     if _in_home(path):
-        return "it lies in a home"
+        return "it is in a home folder"
     try:
         closed = [folder for folder in path.parents if not folder.stat().st_mode & 0o001]
         if closed:
@@ -273,7 +273,7 @@ _SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class UnitStatus:
-    """One unit. ``state`` is such as ``active (running)``; ``missing`` if it is not installed."""
+    """One unit. ``state`` is, for example, ``active (running)``, or ``missing`` if the unit is not installed."""
 
     unit: str
     state: str
@@ -290,7 +290,7 @@ class UnitStatus:
 
     @property
     def well(self) -> bool:
-        """Whether the unit is in its intended state."""
+        """Whether the unit is active."""
         return self.state.startswith(("active", "reloading"))
 
 

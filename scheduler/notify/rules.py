@@ -1,8 +1,7 @@
 """Rules and alerts: which events are sent to which people and channels. Webhooks get events as JSON.
 
 The position in the event log is stored in the transaction of the messages. So each matching event is written to the
-outbox exactly once per receiver, and delivered at least once. An alert about the same subject is repeated after six
-hours at the earliest.
+outbox once per receiver, and delivered at least once. An alert about one subject is repeated after six hours or more.
 """
 
 import tomllib

@@ -109,7 +109,7 @@ def test_credentials_become_lines_of_a_drop_in_and_go_with_their_files(place: Ma
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "why"), [("kaggle", 0o640, "others may read"), ("a b", 0o600, "no credential")]
+    ("name", "mode", "why"), [("kaggle", 0o640, "others may read"), ("a b", 0o600, "not a credential")]
 )
 def test_a_credential_that_is_open_or_oddly_named_is_refused(place: MakePlace, name: str, mode: int, why: str) -> None:
     here = place()
