@@ -78,15 +78,13 @@ class Capabilities:
 
     reports_quota: bool = False  # read_quota returns the usage that the platform reports
     tails_logs: bool = False  # logs can be read while the session runs
-    sees_stop_flag: bool = (
-        True  # every session sees the artifact store's stop flag; else see Observed.stop_channel of each
-    )
+    sees_stop_flag: bool = True  # every session reads the store's stop flag; if False, see Observed.stop_channel
     takes_orders: bool = False  # a session whose job ended can get another job through the artifact store
     needs_person: bool = False  # a session runs only after a person starts it
     finds_orphans: bool = False  # orphans() finds sessions of ours that are not in our ledger
     tells_price: bool = False  # read_quota may also return the price of an hour
     bills_late: bool = False  # the times of an ended session may still change for a while
-    device_counts: bool = False  # each launch may ask for another number of devices
+    device_counts: bool = False  # a launch may choose the number of its devices
     internet: bool = True  # sessions reach the internet by themselves
     mounts: frozenset[str] = frozenset()  # kinds of inputs that the platform stores and mounts into sessions
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
@@ -114,13 +112,13 @@ class LaunchRequest:
 
 
 class SessionState(StrEnum):
-    """The state of one session on a platform. A missing answer is not a state: it raises Unreachable."""
+    """The state of one session on a platform. A missing answer is not a state: the adapter raises Unreachable."""
 
     QUEUED = "queued"  # accepted, not billed yet
     RUNNING = "running"
     ENDED = "ended"  # terminal, with proof
     ABSENT = "absent"  # the platform proves that the key was never started and never will be
-    UNCLEAR = "unclear"  # unknown for this session only, ``detail`` says why; the other sessions' states are valid
+    UNCLEAR = "unclear"  # unknown for this session only (``detail`` says why); the other sessions' states are valid
 
 
 class StopChannel(StrEnum):
@@ -136,7 +134,7 @@ class InQueue:
     """A session in the platform's queue: why it waits, and the expected start (UTC seconds; None: not reported).
 
     ``place`` is its position in the queue, 1 for the next to start. If extend() can change the deadline, ``deadline``
-    is the current one and ``length_seconds`` the longest run; both None: the deadline of its launch is final.
+    is the current deadline and ``length_seconds`` the longest run. Both are None if the launch's deadline is final.
     """
 
     why: str
@@ -206,7 +204,7 @@ class HourPrice:
 
 @dataclass(frozen=True, slots=True)
 class SecretWay:
-    """How sessions of a pool get secrets: ``given`` with the launch, ``asked`` for by the session, or ``none``.
+    """How sessions of a pool get secrets: ``given`` by the launch, ``asked`` for by the session, or ``none`` at all.
 
     ``why`` and ``remedy`` explain ``none``; they are empty otherwise.
     """
@@ -228,18 +226,18 @@ class Checked:
 def check_clock(theirs: float | None, now: float, whose: str) -> Checked:
     """Return whether this machine's clock (``now``) agrees with a platform's, both in real UTC seconds."""
     if theirs is None:
-        return Checked("warning", f"{whose} does not tell its time", "Nothing, if this machine's clock is synchronised")
-    off = round(now - theirs)
-    if abs(off) > _SKEW_SECONDS:
-        return Checked("bad", f"this machine's clock is {off:+d} s off {whose}'s", "Synchronise it with NTP")
-    return Checked("ok", f"agrees with {whose}'s to {max(1, abs(off))} s")
+        return Checked("warning", f"{whose} reports no time", "Nothing, if this machine's clock is synchronised")
+    skew = round(now - theirs)
+    if abs(skew) > _SKEW_SECONDS:
+        return Checked("bad", f"this machine's clock is {skew:+d} s off {whose}'s", "Synchronise it with NTP")
+    return Checked("ok", f"agrees with {whose}'s to {max(1, abs(skew))} s")
 
 
 class Published(Protocol):
     """Models and datasets published on a platform, as far as an account has access."""
 
     def pin(self, source: str) -> "tuple[str, list[Entry]]":
-        """Return a source with its version, and its files, without digests. Raises TreeError, PlatformError."""
+        """Return ``source`` with its version added, and its files without digests. Raises TreeError, PlatformError."""
 
     def fetch(self, source: str, entry: "Entry", place: Path) -> None:
         """Download one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
@@ -251,7 +249,7 @@ class Extends(Protocol):
     def extend(self, key: str, deadline: int, now: int) -> None:
         """Set a new ``deadline`` of a waiting session; do nothing if it runs or has ended.
 
-        The session never runs longer than it was launched for. Idempotent. Raises Unreachable.
+        The session never runs longer than its launch requested. Idempotent. Raises Unreachable.
         """
 
 

@@ -53,7 +53,7 @@ class BadArchive(Refusal):
     """The archive violates a rule or limit; none of its files were kept."""
 
     def __init__(self, archive: Path, member: str, why: str) -> None:
-        super().__init__(f"archive {archive}: {f'{member!r} ' if member else ''}{why}; nothing of it was kept")
+        super().__init__(f"archive {archive}: {f'{member!r} ' if member else ''}{why}; none of its files were kept")
 
 
 def build_bundle(payload: Path, folder: Path) -> Bundle:
@@ -121,7 +121,7 @@ class _Unpacking:
         self.names: list[str] = []
 
     def run(self) -> None:
-        archive = self._archive.resolve()  # its caller may name a link
+        archive = self._archive.resolve()  # the caller's path may be a link, which open_below does not follow
         with open_below(archive.parent, archive.name) as stream, zipfile.ZipFile(stream) as opened:
             for member in opened.infolist():
                 kind = stat.S_IFMT(member.external_attr >> 16)
@@ -134,46 +134,46 @@ class _Unpacking:
                         self._path(folder).mkdir(parents=True, exist_ok=True)
                 elif not member.is_dir() and kind in {0, stat.S_IFREG}:
                     with opened.open(member) as content:
-                        self._take_file(member.filename, member.file_size, content)
+                        self._unpack_file(member.filename, member.file_size, content)
                 else:
-                    self._refuse(member.filename, "is no plain file or folder")
+                    self._refuse(member.filename, "is not a plain file or folder")
 
-    def _take_file(self, name: str, size: int, content: IO[bytes]) -> None:
+    def _unpack_file(self, name: str, size: int, content: IO[bytes]) -> None:
         path = self._path(name)
         if size > self._limits.file_bytes:
             self._refuse(name, f"is larger than {self._limits.file_bytes} bytes")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as output:
             while piece := content.read(_PIECE_BYTES):
-                self._count(name, len(piece))
+                self._count_bytes(name, len(piece))
                 output.write(piece)
             if output.tell() != size:
-                self._refuse(name, f"is not as long as it says, {size} bytes")
+                self._refuse(name, f"does not have its declared size of {size} bytes")
         self.names.append(path.relative_to(self._folder).as_posix())
 
-    def _count(self, name: str, size: int) -> None:
+    def _count_bytes(self, name: str, size: int) -> None:
         self._total_bytes += size
         if self._total_bytes > self._limits.total_bytes:
-            self._refuse(name, f"makes it more than {self._limits.total_bytes} bytes")
+            self._refuse(name, f"makes the archive unpack to more than {self._limits.total_bytes} bytes")
         if self._total_bytes > max(1 << 20, self._packed_bytes * self._limits.ratio):
-            self._refuse(name, f"makes it more than {self._limits.ratio} times its packed size")
+            self._refuse(name, f"makes the archive unpack to more than {self._limits.ratio} times its packed size")
 
     def _path(self, name: str) -> Path:
         """Return the target path. Raises BadArchive for invalid names and repeated ones (ignoring case)."""
         if len(self._names) >= self._limits.files:
-            self._refuse(name, f"is one more than {self._limits.files} files and folders")
+            self._refuse(name, f"exceeds the limit of {self._limits.files} files and folders")
         parts = name.removeprefix("./").split("/")
         if len(parts) > self._limits.depth:
             self._refuse(name, f"lies deeper than {self._limits.depth} folders")
         if not all(_PART.fullmatch(part) for part in parts):
-            self._refuse(name, "has a name that is not taken")
+            self._refuse(name, "has a name that is not allowed")
         folded = "/".join(parts).casefold()
         if folded in self._names:
-            self._refuse(name, "comes twice")
+            self._refuse(name, "appears twice")
         self._names.add(folded)
         path = self._folder / PurePosixPath(*parts)
         if any(parent.is_file() for parent in path.parents if parent.is_relative_to(self._folder)):
-            self._refuse(name, "lies in a file")
+            self._refuse(name, "has a file as its folder")
         return path
 
     def _refuse(self, member: str, why: str) -> NoReturn:

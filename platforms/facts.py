@@ -1,7 +1,7 @@
-"""Facts: values for a pool's settings by its kind of device or from its account; explicit settings have priority.
+"""Facts: values for a pool's settings that its platform documents or its sessions showed; explicit settings win.
 
-A fact has a ``value`` for a setting, the value ``assumed`` before, and its ``source``. An assumption that an acceptance
-run confirmed is a fact by the name of its probe, and changes no setting.
+A fact has the ``value`` of a setting, the value ``assumed`` before, and its ``source``. An assumption that an
+acceptance run confirmed is a fact under the name of its probe; it changes no setting.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ SHIPPED: dict[tuple[str, str], Facts] = {
         "options.machine_shape": {"value": "TpuV5E8", "assumed": "NvidiaTeslaT4", "source": _DOCUMENTED},
     },
 }
-"""What a platform documents about a kind of device, by both; facts that were observed have priority."""
+"""The facts that a platform documents, by platform and kind of device; observed facts have priority."""
 
 
 def read_facts(state_dir: Path) -> dict[str, Facts]:
-    """Return the facts by pool; {} if they cannot be read, as settings and defaults suffice."""
+    """Return the observed facts by pool; {} if they cannot be read, as settings and defaults suffice."""
     try:
         return read_record(state_dir, FACTS, dict[str, Facts]) or {}
     except (DamagedRecord, OSError):
@@ -36,7 +36,7 @@ def read_facts(state_dir: Path) -> dict[str, Facts]:
 
 
 def facts_of(pool: Pool, observed: Facts, written: Mapping[str, Any]) -> Facts:
-    """Return the facts of a pool, shipped and observed, without those that its table ``written`` sets."""
+    """Return the facts of a pool, shipped and observed, except where its settings table ``written`` has a value."""
     facts = {**SHIPPED.get((pool.platform, pool.kind), {}), **observed}
     set_here = {*written, *(f"{OPTION}{name}" for name in pool.options)}
     return {name: fact for name, fact in facts.items() if key_of(name) not in set_here}

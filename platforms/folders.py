@@ -1,4 +1,4 @@
-"""A pool's sessions as folders of this machine: one for each launch key, whole or not there, below one root."""
+"""A pool's sessions as folders of this machine: one per launch key, created and removed atomically below one root."""
 
 import fcntl
 import os
@@ -60,13 +60,13 @@ class Folders:
         except (FileNotFoundError, NotADirectoryError):
             return set()
 
-    def stand(self) -> None:
+    def check_root(self) -> None:
         """Raise OSError if the root is missing: an unmounted disk must not look like an empty one."""
         (self.root / _LOCK).stat()
 
     def observed(self, keys: Iterable[str], observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that ``observe`` finds, by key; a session with a damaged record is UNCLEAR."""
-        self.stand()
+        self.check_root()
         result = {}
         for key in filter(is_folder_name, keys):
             try:
@@ -79,23 +79,23 @@ class Folders:
 
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that occupy the pool: those that wait or run, or whose state is unclear."""
-        return {key: one for key, one in self.observed(self.keys(), observe).items() if is_live(one)}
+        return {key: session for key, session in self.observed(self.keys(), observe).items() if is_live(session)}
 
     def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
         """Return, sorted, those of ``keys`` that have a folder and whose sessions ended or never started."""
         sessions = self.observed(sorted(self.keys() & set(keys)), observe)
-        return [key for key, one in sessions.items() if not is_live(one)]
+        return [key for key, session in sessions.items() if not is_live(session)]
 
     def make(self, key: str, fill: Callable[[Path], object]) -> None:
         """Create a session's folder atomically, with the content that ``fill`` writes. The caller holds the lock."""
-        making = self.fresh(key)
-        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died during make()
-        making.mkdir(mode=0o700)
+        unfinished = self.fresh(key)
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a daemon that died during make()
+        unfinished.mkdir(mode=0o700)
         try:
-            fill(making)
-            making.rename(self.root / key)
+            fill(unfinished)
+            unfinished.rename(self.root / key)
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
 
     def fresh(self, name: str) -> Path:
@@ -108,20 +108,20 @@ class Folders:
             (self.root / name).rename(self.root / f"{_REMOVED}{name.lstrip('.')}.{os.urandom(4).hex()}")
 
     def clear(self) -> None:
-        """Delete removed folders from the disk; this may take a while and needs no lock."""
+        """Delete removed folders from the disk; this may lock_file a while and needs no lock."""
         for leftover in self.root.glob(f"{_REMOVED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def read(self, key: str, name: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing if there is none."""
-        self.stand()
+        """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing if it does not exist."""
+        self.check_root()
         yield from read_part(self.root, f"{key}/{name}", offset, limit_bytes)
 
     @contextmanager
     def lock(self, patience_seconds: float = _LOCK_PATIENCE_SECONDS) -> Iterator[None]:
         """Lock the pool against other threads and daemons while sessions are counted. Raises TimeoutError."""
         with (self.root / _LOCK).open("rb") as handle:
-            take(handle, patience_seconds)
+            lock_file(handle, patience_seconds)
             yield
 
     @contextmanager
@@ -134,17 +134,17 @@ class Folders:
 
 
 # A lock between processes on an open file, with a timeout, because its holder may hang.
-def take(handle: IO[bytes], patience_seconds: float) -> None:
+def lock_file(handle: IO[bytes], patience_seconds: float) -> None:
     """Lock a file exclusively; closing the file releases the lock. Raises TimeoutError."""
     pause = threading.Event()
     for _ in range(max(1, round(patience_seconds / _PAUSE_SECONDS))):
-        if take_at_once(handle):
+        if try_lock(handle):
             return
         pause.wait(_PAUSE_SECONDS)
     raise TimeoutError(f"another process holds {handle.name}")
 
 
-def take_at_once(handle: IO[bytes]) -> bool:
+def try_lock(handle: IO[bytes]) -> bool:
     """Lock a file exclusively if it is free; return whether this call locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,7 +154,7 @@ def take_at_once(handle: IO[bytes]) -> bool:
 
 
 def read_part(root: Path, relative: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-    """Yield a file below ``root`` from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
+    """Yield a file below ``root`` from byte ``offset`` on, at most ``limit_bytes``; nothing if it does not exist."""
     try:
         stream = open_below(root, relative)
     except FileNotFoundError:

@@ -22,14 +22,14 @@ _IN_IMAGE_NAME = re.compile(r"[-_]py3(\d{1,2})(?!\d)")
 
 
 class Image(NamedTuple):
-    """``target`` is None if its Python is unknown; ``packages`` are patterns of the packages that it contains."""
+    """``target`` is None if the image's Python is unknown; ``packages`` are patterns of the names of its packages."""
 
     target: PythonTarget | None
     packages: tuple[str, ...]
     internet: bool
 
     def has(self, package: str) -> bool:
-        """Return whether a package is in the image, so that sessions without internet need not be given it."""
+        """Return whether the image contains a package, so that sessions without internet need no copy of it."""
         return any(fnmatch(canonical(package), pattern) for pattern in self.packages)
 
 
@@ -47,7 +47,7 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
     """Return a pool's image, from its options or the platform's defaults. Raises BadOption."""
-    python, where = options.get("image_python", ""), options.get("image_platform", "")
+    python, wheels = options.get("image_python", ""), options.get("image_platform", "")
     platform_traits = traits(platform)
     # Sessions of our own emulators also run in this interpreter.
     own = here() if platform_traits.runs_here or options.get(platform_traits.emulated_by) else None
@@ -58,7 +58,7 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
     if internet not in {"on", "off"}:
         raise BadOption(platform, "load", f"internet = {internet!r} is none of on, off")
     try:
-        target = parse_target(python or (own.python if own else "3.0"), where or (own.platform if own else _PLATFORM))
+        target = parse_target(python or (own.python if own else "3.0"), wheels or (own.platform if own else _PLATFORM))
     except BadLock as error:
         raise BadOption(platform, "load", str(error), "Correct image_python and image_platform") from None
     packages = options.get("image_packages", "" if own else _PACKAGES)

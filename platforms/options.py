@@ -1,6 +1,6 @@
 """Parse and validate options that adapters declare as dataclasses: of pools, targets and the artifact store.
 
-Name and default of a field are those of the option; a field without a default is required. Whole numbers must be at
+A field's name and default are those of the option; a field without a default is required. Whole numbers must be at
 least 0, lists are separated by commas. ``Written`` adds rules that a type cannot express.
 """
 
@@ -26,8 +26,8 @@ class Written:
     """Rules for an option's text.
 
     ``name`` is the option's name if it differs from the field's. A number is multiplied by ``units``; numbers below
-    ``least`` are raised to it. With ``most`` the option is a duration, like ``90s``, of at most so many seconds. A text
-    must match ``form`` or be one of ``words``, of which the first means True for a bool.
+    ``least`` are raised to it. With ``most`` the option is a duration, like ``90s``, of 1 to ``most`` seconds. A text
+    must match ``form``, or be one of ``words``; for a bool, the first word means True.
     """
 
     name: str = ""
@@ -53,12 +53,12 @@ class Declared(NamedTuple):
 
 
 def read_options(
-    platform: str, kind: type[_Options], options: Mapping[str, str], of_names: type[Misconfigured] = Misconfigured
+    platform: str, kind: type[_Options], options: Mapping[str, str], name_error: type[Misconfigured] = Misconfigured
 ) -> _Options:
-    """Parse a pool's options. Raises BadOption for an invalid value, ``of_names`` for an unknown or missing option."""
+    """Parse a pool's options. Raises BadOption for an invalid value, ``name_error`` for an unknown or missing name."""
     image_of(platform, options)
-    refuse, names = partial(BadOption, platform, "load"), partial(of_names, platform, "load")
-    return read_declared(kind, options, refuse, f"docs/{platform}.md", _ANYWHERE, names)
+    refuse, refuse_name = partial(BadOption, platform, "load"), partial(name_error, platform, "load")
+    return read_declared(kind, options, refuse, f"docs/{platform}.md", _ANYWHERE, refuse_name)
 
 
 def read_declared(
@@ -67,20 +67,21 @@ def read_declared(
     refuse: _Refuse,
     page: str,
     others: frozenset[str] = frozenset(),
-    of_names: _Refuse | None = None,
+    refuse_name: _Refuse | None = None,
 ) -> _Options:
-    """Parse options as ``kind`` declares them; ignore those in ``others``.
+    """Parse options as the dataclass ``kind`` declares them; ignore those in ``others``.
 
-    Raises what ``refuse`` returns; for an unknown or a missing option what ``of_names`` returns, if it is given.
+    Raises the error that ``refuse`` returns; ``refuse_name`` replaces it for an unknown or a missing option.
     """
-    of_names = of_names or refuse
+    refuse_name = refuse_name or refuse
     declaration: Any = kind
     declared = declared_options(declaration)
     names = others.union(each.name for each in declared)
     if unknown := sorted(set(options) - names):
-        raise of_names(f"unknown setting {', '.join(unknown)}", f"Known settings: {', '.join(sorted(names)) or 'none'}")
+        known = ", ".join(sorted(names)) or "none"
+        raise refuse_name(f"unknown setting {', '.join(unknown)}", f"Known settings: {known}")
     if missing := [each.name for each in declared if each.default is MISSING and not options.get(each.name)]:
-        raise of_names(f"missing: {', '.join(missing)}", f"See {page}")
+        raise refuse_name(f"missing: {', '.join(missing)}", f"See {page}")
     written = [each for each in declared if each.name in options]
     return kind(**{each.field: _read(each, options[each.name], refuse, page) for each in written})
 
@@ -103,7 +104,7 @@ def _read(option: Declared, text: str, refuse: _Refuse, page: str) -> object:
         return _duration(name, text, how.most, refuse)
     if kind in {int, float}:
         if (count := digits(text, SPAN_MAX)) is None:
-            raise refuse(f"{name} = {text!r} is no whole number of at least 0", "")
+            raise refuse(f"{name} = {text!r} is not a whole number of at least 0", "")
         return kind(max(how.least, count) * how.units)
     if get_origin(kind) is tuple:
         return tuple(filter(None, (word.strip() for word in text.split(","))))

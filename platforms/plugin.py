@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 GROUP = "uff_scheduler.platforms"
 CONTRACT = 1
-"""Version of what an adapter must do and may rely on: platforms/base.py, and the launch document of its payload."""
+"""Version of the contract between daemon and adapter: platforms/base.py, and the launch document of the payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Properties of a platform that are known before an adapter is created.
 
-    ``extra`` is the extra of ours that it needs. ``image_python`` is the Python of its images, empty where it differs.
-    ``runs_here``: sessions run in the interpreter of the daemon, as they do where the option ``emulated_by`` is set.
-    ``chooses_image``: each launch may ask for another image, whose name may tell its Python. ``tells_price``: the
-    platform tells what an hour costs where no price is declared. ``needs_person``: a person starts its sessions.
+    ``extra`` is the extra of our package that it needs. ``image_python`` is the Python of its images, empty if they
+    differ. ``runs_here``: sessions run in the daemon's interpreter, as they do when the option ``emulated_by`` is set.
+    ``chooses_image``: each launch may choose an image, whose name may contain its Python's version. ``tells_price``:
+    the platform reports the price of an hour if none is declared. ``needs_person``: a person starts its sessions.
     """
 
     extra: str = ""
@@ -55,7 +55,7 @@ _SHIPPED = {
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A platform: the ``contract`` it was made for, and functions as those of the shipped ones in the registry."""
+    """A platform: its version of the ``contract``, and functions with the meaning that platforms/registry.py gives."""
 
     contract: int
     load: "Loader"
@@ -82,25 +82,25 @@ def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def find(platform: str) -> Plugin | None:
-    """Load the plug-in of a platform, None if no package has one. Raises Misconfigured if it is not usable."""
+    """Load the plug-in of a platform; return None if no package has it. Raises Misconfigured if it is not usable."""
     points = offered().get(platform, ())
     if not points:
         return None
     if len(points) > 1:
-        why = f"several packages offer it: {', '.join(map(source, points))}"
+        why = f"several packages provide it: {', '.join(map(source, points))}"
         raise Misconfigured(platform, "load", why, "Uninstall all but one")
     (point,) = points
     try:
         plugin = point.load()
     except Exception as error:
         why = f"its package {source(point)} cannot be loaded: {type(error).__name__}: {error}"
-        raise Misconfigured(platform, "load", why, "Install it again, with all that it needs") from error
+        raise Misconfigured(platform, "load", why, "Install it again, with its dependencies") from error
     if not isinstance(plugin, Plugin):
-        why = f"{point.value} of {source(point)} is no platforms.plugin.Plugin"
-        raise Misconfigured(platform, "load", why, "Tell the authors of the package")
+        why = f"{point.value} of {source(point)} is not a platforms.plugin.Plugin"
+        raise Misconfigured(platform, "load", why, "Report this to the authors of the package")
     if plugin.contract != CONTRACT:
         why = f"{source(point)} is made for contract {plugin.contract}, and this is {CONTRACT}"
-        raise Misconfigured(platform, "load", why, "Install versions of both that agree")
+        raise Misconfigured(platform, "load", why, "Install matching versions of the package and of uff-scheduler")
     return plugin
 
 

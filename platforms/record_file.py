@@ -1,6 +1,6 @@
-"""Records of sessions: small JSON files that outlive their writers, each read completely and with its types, or not.
+"""Read the records of sessions, small JSON files. A record has all fields with their types, or counts as damaged.
 
-A damaged record makes the state of its own session unknown, and of no other.
+A damaged record makes only the state of its own session unknown.
 """
 
 import errno
@@ -18,7 +18,7 @@ from platforms.base import Observed, SessionState
 
 _Record = TypeVar("_Record")
 _adapter: Any = cache(TypeAdapter)  # creating a validator takes longer than reading a record
-# Errors of this one file, not of the disk or of our code.
+# Errors that concern this one file, not the disk or our code.
 _OWN_FAULTS = ODD | {errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO}
 
 
@@ -47,12 +47,12 @@ def read_record(root: Path, relative: str, kind: type[_Record]) -> _Record | Non
 
 
 def unclear(key: str, why: object) -> Observed:
-    """Return that the state of one session is unknown, and why."""
+    """Return a session whose state is unknown, with the reason as its detail."""
     return Observed(key, SessionState.UNCLEAR, "", detail=str(why))
 
 
 # Fingerprints of files, to notice changes.
-_BYTES_MAX = 1 << 16  # a larger file is no credential: its size and time suffice
+_BYTES_MAX = 1 << 16  # a larger file cannot be a credential, so its size and time suffice
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

@@ -1,4 +1,4 @@
-"""The table of platforms: an explicit name for each, loaded only when a pool uses it, and those of plug-ins."""
+"""The table of our platforms, with those of plug-ins: find and load the functions of a platform by its name."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.wrap import LatePlatform
 
-# name -> the functions of the platform, each as "module:function": those of plug-ins (platforms.plugin.Plugin), and:
-# ``published`` opens the platform's models and datasets; ``account_name`` returns the account of a pool without a call
-# to the platform, where one owner may use one account; ``folders`` returns the folders that the daemon writes to beside
-# its state. To add one: docs/inside/adding-a-platform.md.
+# The functions of each platform, as "module:function", which is imported when a pool uses it. ``load`` creates the
+# adapter, ``checkup`` returns the checks of doctor, ``files`` the files with credentials, ``secret_way`` how sessions
+# get secrets. ``published`` opens the platform's models and datasets. ``account_name`` returns a pool's account without
+# a call, ``folders`` the folders that the daemon writes to beside its state. See docs/inside/adding-a-platform.md.
 _SHIPPED: Mapping[str, Mapping[str, str]] = {
     "kaggle": {
         "load": "platforms.kaggle.adapter:KagglePlatform",
@@ -47,16 +47,16 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlatformContext:
-    """The context of a pool, passed to its adapter beside its settings.
+    """The context of a pool, which its adapter gets in addition to the pool's settings.
 
     ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that contains the payload
     package. ``clock`` is the ``clock`` part of the launch contract; empty means real time. ``store_kind`` is the kind
-    of address that sessions get of the artifact store; empty means unknown. ``open_store`` returns the store itself,
-    for platforms that carry its objects to sessions; it raises StoreError. ``device_counts`` are the numbers of devices
-    that a session may ask for; empty means that all have as many. ``is_priced``: a person has declared the
-    price of an hour. ``hidden`` returns the paths that no session on this machine may see: credentials, settings,
-    database, state, store. ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they
-    are known. ``kind`` is what the pool's devices are, "gpu" or "tpu"; empty means unknown.
+    of address by which sessions reach the artifact store; empty means unknown. ``open_store`` returns the store itself,
+    for platforms that copy its objects to sessions; it raises StoreError. ``device_counts`` are the numbers of devices
+    that a session may ask for; empty means that every session has ``devices_per_session``. ``is_priced``: the settings
+    declare the price of an hour. ``hidden`` returns the paths that no session on this machine may see: credentials,
+    settings, database, state, store. ``accounts`` returns the accounts of the platform's enabled pools by name, as far
+    as they are known. ``kind`` is the kind of the pool's devices, "gpu" or "tpu"; empty means unknown.
     """
 
     state_folder: Path
@@ -75,7 +75,7 @@ class PlatformContext:
     accounts: Callable[[], Mapping[str, str]] = dict
 
 
-# (options, environment, real UTC seconds, ``probe``) -> the checks of one pool by name.
+# (options, environment, now in real UTC seconds, ``probe``) -> the checks of one pool by name.
 Checkup = Callable[..., dict[str, Callable[[], Checked]]]
 Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
 Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
@@ -165,7 +165,7 @@ def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
     try:
         own: Callable[[Mapping[str, str]], SecretWay] | None = _function(platform, "secret_way", "look for secrets")
         if own is None:
-            return SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
+            return SecretWay("none", f"sessions on {platform} get no secrets", "Let the job run on other pools")
         return own(settings)
     except Misconfigured as error:
         return SecretWay("none", error.why, error.remedy or "Correct the options of the pool")
@@ -184,7 +184,7 @@ def _function(platform: str, name: str, action: str) -> Any:
 
 @contextmanager
 def _needs_library(platform: str, action: str) -> Iterator[None]:
-    """Return the error for a missing library of one of our platforms; it names the extra that installs it."""
+    """Translate the ImportError of one of our platforms into Misconfigured, which names the extra to install."""
     try:
         yield
     except ImportError as error:

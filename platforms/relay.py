@@ -1,7 +1,7 @@
-"""Objects for a session that cannot reach the artifact store, and the import of those that it wrote.
+"""Pack objects for a session that cannot reach the artifact store, and check the objects that it wrote.
 
-Shared by platforms whose sessions start from attached files and leave files behind. Returned files are untrusted: an
-object is accepted only under a key that the session had the right to write, with content that matches the key.
+Platforms whose sessions start from attached files and leave files behind share this module. Returned files are
+untrusted: an object is accepted only if the session had the right to write its key, and if its content matches the key.
 """
 
 import errno
@@ -26,30 +26,30 @@ _REPORT = re.compile(r"runs/([A-Za-z0-9._-]+)/lane-\d{1,3}/(heartbeat|result)\.j
 
 @dataclass(frozen=True)
 class Intake:
-    """The right of the launch ``key``, whose lanes train ``jobs``, to write objects to the artifact store."""
+    """The objects that the launch ``key``, whose lanes train ``jobs``, may write to the artifact store."""
 
     key: str
     jobs: frozenset[str]
 
     def rank(self, key: str) -> int | None:
-        """Return an object's place in the order: blobs 0, manifests 1, reports 2; None if the session may not write it.
+        """Return when to import an object: blobs 0, manifests 1, reports 2; None if the session may not write it.
 
-        So every object that an imported one refers to was imported before it.
+        In this order, each object is imported after the objects that it refers to.
         """
         if match := _BLOB.fullmatch(key):
             return BLOBS if match[1] in self.jobs else None
-        if named := split_key(key):
-            return MANIFESTS if named[0] in self.jobs else None
+        if parts := split_key(key):
+            return MANIFESTS if parts[0] in self.jobs else None
         if match := _REPORT.fullmatch(key):
             return REPORTS if match[1] == self.key else None
         return None
 
-    def in_turn(self, keys: Iterable[str]) -> list[str]:
+    def in_import_order(self, keys: Iterable[str]) -> list[str]:
         """Return the keys that the session may write, in the order in which to import them."""
         ranked = [(rank, key) for key in keys if (rank := self.rank(key)) is not None]
         return [key for _, key in sorted(ranked)]
 
-    def is_sound(self, key: str, file: Path) -> bool:
+    def matches_key(self, key: str, file: Path) -> bool:
         """Return whether a file's content matches its key."""
         match self.rank(key):
             case 0:  # a blob
@@ -57,7 +57,7 @@ class Intake:
             case 1:  # a manifest
                 try:
                     parse_manifest(key, _read(file))
-                except (BadManifest, _NotSmall):
+                except (BadManifest, _UnusableDocument):
                     return False
             case 2:  # a report
                 try:
@@ -67,8 +67,8 @@ class Intake:
         return True
 
 
-class _NotSmall(ValueError):
-    """The document is too large, or is no plain file."""
+class _UnusableDocument(ValueError):
+    """The document is too large, or is not a plain file."""
 
 
 def _read(file: Path) -> bytes:
@@ -76,7 +76,7 @@ def _read(file: Path) -> bytes:
         return read_below(file.parent, file.name, _DOCUMENT_BYTES_MAX)
     except OSError as error:
         if error.errno in ODD | {errno.EFBIG}:
-            raise _NotSmall(str(error)) from error
+            raise _UnusableDocument(str(error)) from error
         raise
 
 
@@ -87,10 +87,10 @@ def has_components(key: str, file: Path, store: BlobStore) -> bool:
 
 
 def checkpoint_keys(store: BlobStore, lane: Mapping[str, Any]) -> list[str]:
-    """Return the objects of the checkpoint that a lane starts from: its manifest and its components.
+    """Return the keys of the checkpoint that a lane starts from: its manifest and its components; [] if none exists.
 
-    That is the newest complete one that it may resume from, else its parent's. Raises StoreUnreachable if the store
-    does not answer.
+    That is the newest complete checkpoint that the lane may resume from, or its parent's if the lane has no restore
+    candidates. Raises StoreUnreachable if the store does not answer.
     """
     for key in [str(key) for key in lane.get("restore") or [lane.get("parent") or ""] if key]:
         try:
@@ -106,7 +106,7 @@ def checkpoint_keys(store: BlobStore, lane: Mapping[str, Any]) -> list[str]:
 
 
 def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Return the objects of all folders that lanes read, their data, code and trees, by prefix. Raises StoreError."""
+    """Return the keys in all folders that lanes read (data, code and trees), by prefix. Raises StoreError."""
     prefixes: set[str] = set()
     for lane in lanes:
         trees = lane.get("trees")
@@ -116,11 +116,11 @@ def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict
     return {prefix: list(store.keys(f"{prefix}/")) for prefix in sorted(prefixes)}
 
 
-def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
-    """Return the launch document without the restore candidates after those in ``attached``, which are not needed.
+def launch_with_attached(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
+    """Return the launch document, with each lane's restore candidates only up to the first that is in ``attached``.
 
-    Those before stay: the session does not find them and reports them like damaged ones. If none could be attached, the
-    session fails instead of starting from scratch.
+    The session reports the candidates before that one like damaged checkpoints, because they are missing. If none is
+    attached, all candidates stay, and the session fails instead of starting from scratch.
     """
     lanes = launch.get("lanes")
     if not isinstance(lanes, list):
@@ -134,7 +134,7 @@ def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, 
 
 
 def pack_objects(store: BlobStore, keys: Iterable[str], archive: Path) -> None:
-    """Write objects of a store into a new tar, the same bytes for the same objects. Raises StoreError, OSError."""
+    """Write objects of a store into a new tar file, reproducible byte for byte. Raises StoreError, OSError."""
     with (
         tempfile.TemporaryDirectory(prefix="uff-objects-", dir=archive.parent) as folder,
         tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as opened,

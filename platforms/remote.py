@@ -1,7 +1,7 @@
-"""Base of adapters that keep the records of each launch in a folder and query the rest from the platform by key.
+"""Base of adapters that record each launch in a folder of this machine and query its state from the platform by key.
 
-The pool's state folder has a folder per key, with files that are written atomically: the order, written before any
-request; the start of the session; how it ended, as first reported.
+The pool's state folder has a folder per key, with files that are written atomically: the order, before any request to
+the platform; the start of the session; and its end, as first reported.
 """
 
 import json
@@ -62,7 +62,7 @@ _Record = TypeVar("_Record", Ordered, Started, Ended)
 
 
 class Records:
-    """The records in the folders of one pool. All methods raise OSError, those that read also DamagedRecord."""
+    """The records in the folders of one pool. All methods raise OSError; methods that read also DamagedRecord."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
@@ -90,12 +90,12 @@ class Records:
         return self._read(key, STARTED, Started)
 
     def end(self, key: str, end: Ended) -> Observed:
-        """Record the end of a session unless there is a record; return the session by the record."""
+        """Record the end of a session unless there is a record; return the session as recorded."""
         publish(str(self._folders.root / key), END, json.dumps(asdict(end)))
         return self.ended(key)
 
     def ended(self, key: str) -> Observed:
-        """Return a session by the record of its end: ENDED, or ABSENT if it never started."""
+        """Return a session as the record of its end describes it: ENDED, or ABSENT if it never started."""
         end = self._read(key, END, Ended)
         if end.started is None:
             return Observed(key, SessionState.ABSENT, "", detail=end.detail)
@@ -139,9 +139,9 @@ class RemoteSessions(Platform):
         return payload_of(self._platform, request, self._context)
 
     def _standing(self, request: LaunchRequest, sessions: Mapping[str, Observed], now: int) -> Observed | None:
-        """Return the session of a launch if it is among ``sessions``, None if it may be started.
+        """Return the session of a launch if it is among ``sessions``, None if the launch may start one.
 
-        Raises Refused if it does not exist and the pool is full or its deadline has passed, Unreachable if unclear.
+        Raises Unreachable if its state is unclear, Refused if a start is too late or would exceed ``sessions_max``.
         """
         if (observed := sessions.get(request.key)) is not None:
             if observed.state is SessionState.UNCLEAR:

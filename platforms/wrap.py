@@ -1,6 +1,6 @@
 """Wrappers around a platform with the same interface: timeouts, call events, redaction, lazy creation.
 
-They never retry: the platform's client retries reads, as it knows how long to wait, and then the next cycle does.
+Wrappers never retry: the platform's client retries reads, as it knows how long to wait, and the next cycle reads again.
 After a launch without an answer the daemon looks for the session by its key.
 """
 
@@ -14,40 +14,41 @@ from typing import Any, TypeVar
 from platforms.base import Capabilities, Misconfigured, Observed, Platform, PlatformError, Unreachable
 
 _Answer = TypeVar("_Answer")
-Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
+RecordEvent = Callable[[str, Mapping[str, object]], None]  # takes the event's name and its fields
 
-_TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait until it is ready:
-_TRANSFER_FACTOR = 10  # their timeout is this many times as long
+# These calls may move much data, or wait until it is ready. Their timeout is longer by the factor.
+_TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})
+_TRANSFER_FACTOR = 10
 
 
 def in_background(name: str, work: Callable[[], _Answer]) -> Future[_Answer]:
     """Run ``work`` in a daemon thread of this ``name``; return the future of its result or exception."""
     future: Future[_Answer] = Future()
 
-    def settle() -> None:
+    def run() -> None:
         try:
             future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             future.set_exception(error)
 
-    threading.Thread(target=settle, name=name, daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future
 
 
-def _passed_on(action: str) -> Any:
-    """Return a method of the interface that passes its call to ``_call``."""
+def _forwarder(action: str) -> Any:
+    """Return the method ``action`` of the interface, which passes its call to ``_call``."""
 
-    def method(self: "Wrapper", *words: Any, **more: Any) -> Any:
-        return self._call(action, partial(getattr(self._inner, action), *words, **more))
+    def method(self: "Wrapper", *arguments: Any, **options: Any) -> Any:
+        return self._call(action, partial(getattr(self._inner, action), *arguments, **options))
 
     return method
 
 
 class Wrapper:
-    """Passes every call to ``_call``, which a subclass may override. See Platform and Extends for each."""
+    """Passes every call to ``_call``, which a subclass may override. Platform and Extends describe the methods."""
 
-    launch, find, stop, read_quota = map(_passed_on, ("launch", "find", "stop", "read_quota"))
-    collect, orphans, sweep, extend = map(_passed_on, ("collect", "orphans", "sweep", "extend"))
+    launch, find, stop, read_quota = map(_forwarder, ("launch", "find", "stop", "read_quota"))
+    collect, orphans, sweep, extend = map(_forwarder, ("collect", "orphans", "sweep", "extend"))
 
     def __init__(self, inner: Platform, platform: str) -> None:
         self._wrapped = inner
@@ -68,15 +69,15 @@ class Wrapper:
         yield from self._call("logs", lambda: list(self._inner.logs(key, offset, limit_bytes)))
 
     def _call(self, action: str, call: Callable[[], Any]) -> Any:
-        """Make one call of the interface, named ``action``, in the wrapper's way."""
+        """Make one call of the interface, named ``action``, and return its answer; a subclass may add to this."""
         del action
         return call()
 
 
 class Guarded(Wrapper):
-    """Limits every call to ``seconds`` of real time, ten times that where data move; then raises Unreachable.
+    """Limits every call to ``seconds`` of real time, or ten times that if it moves data; then raises Unreachable.
 
-    A hung call cannot be ended, only left in its thread. While ``hung_max`` of them hang, further calls raise at once
+    A hung call cannot be ended, so it stays in its thread. While ``hung_max`` calls hang, further calls raise at once
     instead of piling up. Secrets are removed from the texts of errors and of the platform before these are shortened or
     stored. ``note`` gets the outcome of every call: event ``platform.call`` with platform, action, outcome, why,
     seconds. ``stopwatch`` returns monotonic real seconds.
@@ -88,7 +89,7 @@ class Guarded(Wrapper):
         platform: str,
         *,
         stopwatch: Callable[[], float],
-        note: Note,
+        note: RecordEvent,
         seconds: float = 60.0,
         hung_max: int = 8,
         redact: Callable[[str], str] = str,
@@ -97,15 +98,15 @@ class Guarded(Wrapper):
         self._stopwatch = stopwatch
         self._note = note
         self._seconds = seconds
-        self._turns = threading.BoundedSemaphore(hung_max)
+        self._call_slots = threading.BoundedSemaphore(hung_max)
         self._redact = redact
 
     def _clean(self, answer: Any) -> Any:
         if isinstance(answer, Observed):
             return replace(answer, detail=self._redact(answer.detail))
         if isinstance(answer, Mapping):
-            return {key: self._clean(one) for key, one in answer.items()}
-        return [self._clean(one) for one in answer] if isinstance(answer, list | tuple) else answer
+            return {key: self._clean(value) for key, value in answer.items()}
+        return [self._clean(value) for value in answer] if isinstance(answer, list | tuple) else answer
 
     def _call(self, action: str, call: Callable[[], Any]) -> Any:
         began, outcome, why = self._stopwatch(), "ok", ""
@@ -126,14 +127,14 @@ class Guarded(Wrapper):
 
     def _bounded(self, action: str, call: Callable[[], Any]) -> Any:
         """Make a call in a separate thread and wait for it until its timeout."""
-        if not self._turns.acquire(blocking=False):
-            raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if it stays so")
+        if not self._call_slots.acquire(blocking=False):
+            raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if this persists")
 
         def work() -> Any:
             try:
                 return call()
             finally:
-                self._turns.release()
+                self._call_slots.release()
 
         seconds = self._seconds * (_TRANSFER_FACTOR if action in _TRANSFERS else 1)
         answer = in_background(f"{self._platform} {action}", work)
@@ -155,42 +156,42 @@ class LatePlatform(Wrapper):
         self._platform = platform
         self._make = make
         self._mark = mark
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._adapter: Platform | None = None
-        self._made_of = ""
+        self._adapter_mark = ""
 
     @property
     def _inner(self) -> Platform:
         """The adapter for the current files. Raises Misconfigured."""
-        with self._turn:
+        with self._lock:
             return self._newest(reload=False)[0]
 
     @property
     def capabilities(self) -> Capabilities:
-        """The platform's features; those it had before, or none, while it cannot be used or is being created."""
-        if self._adapter is None and self._turn.acquire(blocking=False):
+        """The platform's features; the previous ones, or none, while it cannot be used or is being created."""
+        if self._adapter is None and self._lock.acquire(blocking=False):
             try:
                 self._newest(reload=False)
             except PlatformError:
                 return Capabilities()
             finally:
-                self._turn.release()
+                self._lock.release()
         return Capabilities() if self._adapter is None else self._adapter.capabilities
 
     def open(self, *, reload: bool = False) -> str:
         """Create the adapter if there is none, if its files changed, or with ``reload``; its caches start empty.
 
-        Returns the mark it was created with. Raises PlatformError while it cannot be created.
+        Returns the mark that belongs to the adapter. Raises PlatformError while it cannot be created.
         """
-        with self._turn:
+        with self._lock:
             return self._newest(reload=reload)[1]
 
     def _newest(self, *, reload: bool) -> tuple[Platform, str]:
         """Return the adapter and its mark. The caller holds the lock."""
         mark = self._mark()
-        if self._adapter is None or reload or mark != self._made_of:
+        if self._adapter is None or reload or mark != self._adapter_mark:
             # If creation fails with the new files, the old adapter is not used any more: a person removed its files.
-            self._made_of = ""
+            self._adapter_mark = ""
             try:
                 self._adapter = self._make()
             except PlatformError:
@@ -198,5 +199,5 @@ class LatePlatform(Wrapper):
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
                 raise Misconfigured(self._platform, "load", why, "See: schedctl doctor") from error
-            self._made_of = mark
+            self._adapter_mark = mark
         return self._adapter, mark

@@ -15,7 +15,7 @@ from jobs.problem import UserError
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,15}", re.ASCII)
 
 PREFIX = re.compile(f"({_KEY.pattern}/)?", re.ASCII)
-"""What keys may begin with: nothing, or a key followed by one '/'."""
+"""Matches a prefix of keys: nothing, or a key followed by one '/'."""
 
 
 class StoreError(UserError):
@@ -83,7 +83,7 @@ class BlobStore(Protocol):
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return the ``store`` part of the launch contract: the address by which a session uses ``grant``.
 
-        Plain JSON types without long-lived secrets. A store that cannot restrict access gives all of its own. Raises
+        Plain JSON types without long-lived secrets. A store that cannot restrict access grants all access. Raises
         StoreError.
         """
 
@@ -91,7 +91,7 @@ class BlobStore(Protocol):
 def check_key(action: str, key: str) -> None:
     """Raise StoreError unless ``key`` is a valid key."""
     if not _KEY.fullmatch(key):
-        raise StoreError(action, repr(key), "a key is plain words of A-Z a-z 0-9 . _ - joined by '/'")
+        raise StoreError(action, repr(key), "a key consists of words of A-Z a-z 0-9 . _ - joined by '/'")
 
 
 def check_prefix(prefix: str) -> None:
@@ -101,13 +101,13 @@ def check_prefix(prefix: str) -> None:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a name found in the store is a valid key; others may have put anything there."""
+    """Return whether a name in the store is a valid key; other programs may store objects with any name."""
     return bool(_KEY.fullmatch(key))
 
 
 Loader = Callable[[Path, Mapping[str, str]], BlobStore]
 
-# kind -> "module:function" with the signature Loader.
+# The function with the signature Loader of each kind of store, as "module:function".
 _LOADERS = {"directory": "platforms.artifacts.directory:load", "s3": "platforms.artifacts.s3.store:load"}
 
 

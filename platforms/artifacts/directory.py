@@ -1,7 +1,7 @@
 """The blob store in a folder of this machine, or on a disk that several machines mount.
 
-New objects are created atomically, see jobs/payload/whole_file.py. Sessions write here as well, so anything except a
-plain file, and anything behind a link, is ignored.
+New objects are created atomically, see jobs/payload/whole_file.py. Sessions write here as well, so the store ignores
+everything except plain files, and follows no links.
 """
 
 import errno
@@ -16,14 +16,15 @@ from jobs.payload.whole_file import TEMPORARY, create_below, replace_below, size
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_NOTHING = {errno.ENOENT, *ODD}
+_NO_FILE = {errno.ENOENT, *ODD}  # the path does not exist or is not a plain file
 _WRITES = {"create", "write"}
 
 
 def load(root: Path, options: Mapping[str, str]) -> "DirectoryStore":
     """Return the store in the folder ``root``. It has no options. Raises StoreError, StoreUnreachable."""
     if options:
-        raise StoreError("open", "artifacts.options", f"unknown: {', '.join(sorted(options))}", "A folder has none")
+        why = f"unknown: {', '.join(sorted(options))}"
+        raise StoreError("open", "artifacts.options", why, "Remove them: a store in a folder has no options")
     return DirectoryStore(root)
 
 
@@ -36,14 +37,14 @@ class DirectoryStore:
             self._root.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     def create(self, key: str, source: Path | bytes) -> bool:
-        """Write ``key`` unless it exists; return whether this call did.
+        """Write ``key`` unless it exists; return whether this call wrote it.
 
-        Raises StoreError, also if ``source`` is missing or the key's path is no plain file, and StoreUnreachable.
+        Raises StoreError, also if ``source`` is missing or the key's path is not a plain file, and StoreUnreachable.
         """
         check_key("create", key)
         with self._translate("create", key):
             if isinstance(source, Path) and not source.is_file():
-                raise StoreError("create", key, f"there is no file {source} to take it from")
+                raise StoreError("create", key, f"the source file {source} does not exist")
             return create_below(self._root, key, source)
 
     def put(self, key: str, data: bytes) -> None:
@@ -86,7 +87,7 @@ class DirectoryStore:
                 with folder_below(self._root, prefix) as folder:
                     entries = list(_walk(folder, prefix))
             except OSError as error:
-                if error.errno not in _NOTHING:
+                if error.errno not in _NO_FILE:
                     raise
                 entries = []
         yield from sorted(entries)
@@ -110,8 +111,8 @@ class DirectoryStore:
     def sweep(self, older_than: float) -> int:
         """Remove temporary files last changed before ``older_than`` (real UTC seconds); return how many.
 
-        They remain from writers that were killed. An active writer changes its file all the time, so an age of a day is
-        safe.
+        Writers that were killed leave them behind. An active writer changes its file all the time, so it is safe to
+        remove files that are a day old.
         """
         removed = 0
         with self._translate("sweep", str(self._root)):
@@ -135,9 +136,9 @@ class DirectoryStore:
             if not self._root.is_dir():
                 raise StoreUnreachable(action, key, f"{self._root} is gone", "Check the mount") from error
             if action in _WRITES and (error.errno in ODD or isinstance(error, FileExistsError)):
-                why = "another key has it as a folder or is a part of it, or what stands there is no plain file"
+                why = "its path is not a plain file, or a part of the path is already the key of an object"
                 raise StoreError(action, key, why, f"Look at {self._root}") from error
-            if error.errno in _NOTHING:
+            if error.errno in _NO_FILE:
                 raise Missing(action, key, "there is no such object") from error
             raise StoreUnreachable(action, key, str(error), f"Check {self._root}") from error
 
@@ -168,7 +169,7 @@ def _walk(folder: int, prefix: str) -> Iterator[str]:
             try:
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             except OSError as error:
-                if error.errno in _NOTHING:
+                if error.errno in _NO_FILE:
                     continue  # removed or replaced meanwhile
                 raise
             try:

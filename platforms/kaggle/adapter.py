@@ -1,4 +1,4 @@
-"""The Kaggle adapter, on top of Kaggle's API and our own records; docs/kaggle.md describes its rules."""
+"""The Kaggle adapter: start, observe, stop and collect kernels by Kaggle's API. Its rules are in docs/kaggle.md."""
 
 import math
 import os
@@ -43,7 +43,7 @@ _SLUG_LENGTHS = range(5, 51)
 _ANSWER_CALLS = 4  # after its last byte an upload may wait for its answer this many call timeouts
 _WEEK_AND_SKEW_SECONDS = 8 * 86_400
 _LIVE = frozenset({SessionState.QUEUED, SessionState.RUNNING})
-_CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # then the kernel is deleted; real seconds too
+_CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # a cancel's time to act, scheduled and real, before a delete
 
 
 # Output of a session: names, sizes and contents are untrusted until checked.
@@ -67,8 +67,8 @@ class Collector:
         self._caps = caps
         self._total_bytes = 0
 
-    def collect(self, slug: str, store: BlobStore, tell: Callable[[str], None]) -> None:
-        """Import the output of the kernel ``slug`` into ``store``; call ``tell`` with the progress as text.
+    def collect(self, slug: str, store: BlobStore, report: Callable[[str], None]) -> None:
+        """Import the output of the kernel ``slug`` into ``store``; call ``report`` with the progress as text.
 
         Blobs are imported first, then manifests, then reports: each may refer to earlier ones. Damaged files are
         skipped; files that do not depend on them are imported. Raises Unreachable if a retry may help, Refused if the
@@ -78,15 +78,14 @@ class Collector:
         damaged: list[str] = []
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             for number, (key, url) in enumerate(wanted):
-                tell(f"{number} of {len(wanted)} files are home, {self._total_bytes / 1e9:.2f} GB")
+                report(f"{number} of {len(wanted)} files are imported, {self._total_bytes / 1e9:.2f} GB")
                 if damaged and self._intake.rank(key) == REPORTS:
                     break  # reports are valid only with all files that they refer to
                 if not self._import_file(key, url, Path(folder) / str(number), store):
                     damaged.append(key)
         if damaged:
-            raise Unreachable(
-                "kaggle", "collect", f"{len(damaged)} files came damaged or in part, the first is {damaged[0]}"
-            )
+            why = f"{len(damaged)} files came damaged or incomplete (first: {damaged[0]})"
+            raise Unreachable("kaggle", "collect", why)
 
     def _wanted(self, slug: str) -> Sequence[tuple[str, str]]:
         result: dict[str, str] = {}
@@ -95,20 +94,21 @@ class Collector:
             try:
                 output = self._client.output(slug, page)
             except Denied as error:
-                raise Refused("kaggle", "collect", f"what {slug} left: {error}", permanent=True) from None
+                raise Refused("kaggle", "collect", f"the output of {slug}: {error}", permanent=True) from None
             if output is None:
-                raise Unreachable("kaggle", "collect", f"{slug} is over, and what it left is not shown")
+                raise Unreachable("kaggle", "collect", f"{slug} has ended, but Kaggle does not show its output")
             for name, url in output.files:
                 count += 1
                 key = name.removeprefix(_STORE)
                 if name.startswith(_STORE) and self._intake.rank(key) is not None:
                     result[key] = url
             if count > self._caps.files:
-                raise Refused("kaggle", "collect", f"{slug} left more than {self._caps.files} files", permanent=True)
+                why = f"the output of {slug} has more than {self._caps.files} files"
+                raise Refused("kaggle", "collect", why, permanent=True)
             page = output.next_page
             if not page:
                 break
-        return [(key, result[key]) for key in self._intake.in_turn(result)]
+        return [(key, result[key]) for key in self._intake.in_import_order(result)]
 
     def _import_file(self, key: str, url: str, file: Path, store: BlobStore) -> bool:
         """Download one file into the store; return False if it is damaged."""
@@ -125,11 +125,11 @@ class Collector:
             # Signed addresses expire during a long download; the next attempt lists the files again.
             raise Unreachable("kaggle", "collect", f"{key}: {error}") from None
         self._total_bytes += file.stat().st_size
-        sound = self._intake.is_sound(key, file) and (rank != MANIFESTS or has_components(key, file, store))
-        if sound:
+        is_valid = self._intake.matches_key(key, file) and (rank != MANIFESTS or has_components(key, file, store))
+        if is_valid:
             store.create(key, file)
         file.unlink()
-        return sound
+        return is_valid
 
 
 class KagglePlatform:
@@ -157,7 +157,7 @@ class KagglePlatform:
         self._cancel_patience = max(_CANCEL_PATIENCE_SECONDS, math.ceil(_CANCEL_WALL_SECONDS * scale))
         self._observer = Observer(self._client, self._records, self._tail, scale)
         self._tasks: BackgroundTasks[None] = BackgroundTasks()
-        self._taken_back = False
+        self._secrets_deleted = False
         launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
         self.capabilities = Capabilities(
             reports_quota=True,
@@ -176,15 +176,15 @@ class KagglePlatform:
         if slug is None:
             why = f"{request.key!r} cannot be a kernel's name"
             raise Refused("kaggle", "launch", why, "Use a-z, 0-9 and single hyphens, 5 to 50 in all", permanent=True)
-        with self._answering("launch"), self._giving_secrets(request), self._records.held(request.key):
+        with self._answering("launch"), self._giving_secrets(request), self._records.lock(request.key):
             record = self._records.read(request.key)
             if record is None:
                 with _nothing_started():
                     record = self._observer.adopt(request.key, slug, now)
             if record is not None:
-                session = self._observer.look(record, now)
+                session = self._observer.poll(record, now)
                 if session is None:
-                    raise Unreachable("kaggle", "launch", f"{slug} was pushed before, and Kaggle does not show it yet")
+                    raise Unreachable("kaggle", "launch", f"{slug} was pushed before, but Kaggle does not show it yet")
                 return session
             if request.deadline <= now:
                 raise Refused("kaggle", "launch", f"the deadline {request.deadline} is not after {now}")
@@ -194,13 +194,14 @@ class KagglePlatform:
                 owner = require_one_account(self._client, self._context)
             if stopwatch() > until + self._settings.call_seconds:
                 # The caller may have timed out and recorded the launch as lost.
-                raise Refused("kaggle", "launch", "getting ready took too long", "What is ready is kept for the next")
+                why = "the preparation of its inputs took too long"
+                raise Refused("kaggle", "launch", why, "The next launch continues with the inputs that are ready")
             push = Push(
                 slug=slug,
                 title=slug.replace("-", " "),
                 source=packed.source,
-                datasets=(*(f"{owner}/{dataset}" for dataset in packed.datasets), *_named(packed, "dataset")),
-                models=_named(packed, "model"),
+                datasets=(*(f"{owner}/{dataset}" for dataset in packed.datasets), *_mounted_names(packed, "dataset")),
+                models=_mounted_names(packed, "model"),
                 machine_shape=self._settings.machine_shape,
                 timeout_seconds=min(request.deadline - now, self._context.session_cap_seconds),
                 internet=self._settings.internet,
@@ -222,8 +223,8 @@ class KagglePlatform:
         """Return the sessions by key; see Platform.find."""
         result: dict[str, Observed] = {}
         with self._answering("find"):
-            if not self._taken_back:
-                self._take_back()  # secrets that a killed daemon left, or that Kaggle did not delete before
+            if not self._secrets_deleted:
+                self._delete_secrets()  # those of a killed daemon, and those that Kaggle did not delete before
             if not keys:
                 self._client.week()  # a call without keys checks that Kaggle answers
             for key in keys:
@@ -232,14 +233,14 @@ class KagglePlatform:
                     continue
                 try:
                     record = self._records.read(key) or self._observer.adopt(key, slug, now)
-                    observed = self._observer.look(record, now) if record is not None else None
+                    observed = self._observer.poll(record, now) if record is not None else None
                 except DamagedRecord as error:
                     result[key] = unclear(key, error)
                     continue
                 if observed is not None:
                     result[key] = observed
                     if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
-                        self._take_back()
+                        self._delete_secrets()
                 elif record is None:
                     self._client.week()  # proves access: without it "denied" does not prove absence
         return result
@@ -247,9 +248,9 @@ class KagglePlatform:
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask a session to stop; with ``force``, cancel it by the session ID in its log, and later delete the kernel.
 
-        A session with access to the artifact store is asked by the stop flag there, others by a dataset. The caller
+        The stop flag asks a session that has access to the artifact store, a dataset asks other sessions. The caller
         repeats the call until ``find`` shows the end: an accepted call proves nothing. A session is cancelled or
-        deleted only if Kaggle just reported it as live, so that ended sessions keep their output.
+        deleted only if Kaggle has just reported it as live, so that ended sessions keep their output.
         """
         slug = self._slug(key)
         if slug is None:
@@ -262,26 +263,26 @@ class KagglePlatform:
             if not force:
                 # Create, once, the dataset that a relay session polls as its stop flag.
                 if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
-                    self._inputs.give_sign(record.key, now)
+                    self._inputs.create_stop_dataset(record.key, now)
                     self._records.write(replace(record, asked_at=now))
                 return
             if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
             with suppress(Unreachable):  # the log is deleted with the kernel, and contains the session ID
                 self._tail.catch_up(record)
-            session = self._observer.look(record, now)
+            session = self._observer.poll(record, now)
             if session is None or session.state not in _LIVE:
                 return
             record = self._records.read(key) or record
-            session_id = self._records.words(key).session_id if self._settings.force_stop == "cancel" else None
+            session_id = self._records.report(key).session_id if self._settings.force_stop == "cancel" else None
             # An accepted cancel proves nothing: if the session goes on, the kernel is deleted later. After a refused
-            # one it is deleted now, unless the session has just ended and left its output.
+            # cancel it is deleted now, unless the session has just ended and left its output.
             if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
                 self._records.write(replace(record, cancelled_at=now))
-            elif (live := self._observer.look(record, now)) and live.state in _LIVE:
+            elif (live := self._observer.poll(record, now)) and live.state in _LIVE:
                 self._client.delete(slug)
-                how = "did not end it" if record.cancelled_at is not None else "was refused"
-                evidence = {"stop-session": f"a cancel by its session id {how}"} if session_id is not None else {}
+                result = "did not end it" if record.cancelled_at is not None else "was refused"
+                evidence = {"stop-session": f"a cancel by its session id {result}"} if session_id is not None else {}
                 self._records.write(replace(record, deleted_at=now, contradicts=record.contradicts | evidence))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
@@ -299,7 +300,9 @@ class KagglePlatform:
             require_one_account(self._client, self._context)
             week = self._client.week()
         if not now < week.end <= now + _WEEK_AND_SKEW_SECONDS:
-            raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended, or ends, at {week.end}")
+            raise Unreachable(
+                "kaggle", "read_quota", f"the report is about the week that ends at {week.end} (UTC seconds)"
+            )
         return [week]
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
@@ -314,10 +317,10 @@ class KagglePlatform:
             collector = Collector(self._client, key, record.jobs, Caps())
             try:
                 self._tasks.run(
-                    key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
+                    key, lambda report: collector.collect(record.slug, into, report), self._settings.upload_seconds
                 )
-            except TaskUnfinished as going:
-                raise Unfinished("kaggle", "collect", f"it goes on: {going}") from None
+            except TaskUnfinished as unfinished:
+                raise Unfinished("kaggle", "collect", f"in progress: {unfinished}") from None
             except Refused:
                 self._records.write(replace(record, collected=True))
                 raise
@@ -341,7 +344,7 @@ class KagglePlatform:
                     record = self._records.read(key)
                     if record is None:
                         continue
-                    self._observer.look(record, now)
+                    self._observer.poll(record, now)
                     record = self._records.read(key) or record
                 except DamagedRecord:
                     damaged = True  # its datasets are unknown
@@ -354,27 +357,27 @@ class KagglePlatform:
                     self._client.delete(record.slug)  # in case a push arrives late
                 elif record.state in {"intent", "pushed"}:
                     in_use |= set(record.datasets)
-            self._inputs.note_orphans(now)
+            self._inputs.record_orphans(now)
             if not damaged:
                 self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
-            self._inputs.take_back(self._is_over)  # last, because it may fail; the error reports secrets that remain
+            self._inputs.delete_secrets(self._is_over)  # last: it may fail, and the error reports secrets that remain
         return removed
 
     @contextmanager
     def _giving_secrets(self, request: LaunchRequest) -> Iterator[None]:
-        """Delete the secrets from Kaggle if the launch fails; if it may have started, they stay until its end."""
+        """Delete the launch's secrets from Kaggle if it fails; if it may have started, they stay until its end."""
         try:
             yield
         finally:
             if request.secrets:
-                self._take_back()
+                self._delete_secrets()
 
-    def _take_back(self) -> None:
-        """Delete the secrets of ended sessions; failures are retried by later calls of find()."""
-        self._taken_back = False
+    def _delete_secrets(self) -> None:
+        """Delete the secrets of ended sessions; later calls of find() retry after a failure."""
+        self._secrets_deleted = False
         with suppress(PlatformError, Denied, OSError):
-            self._inputs.take_back(self._is_over)
-            self._taken_back = True
+            self._inputs.delete_secrets(self._is_over)
+            self._secrets_deleted = True
 
     def _is_over(self, key: str) -> bool:
         """Return whether a launch no longer needs its secrets because it ended or never started."""
@@ -382,7 +385,7 @@ class KagglePlatform:
             record = self._records.read(key)
         except DamagedRecord:
             return False
-        return not self._records.is_held(key) if record is None else record.state in {"ended", "void"}
+        return not self._records.is_locked(key) if record is None else record.state in {"ended", "void"}
 
     def _push(self, intent: Record, push: Push, now: int) -> Observed:
         """Push the kernel of a recorded intent. The caller holds the lock of the key."""
@@ -390,13 +393,8 @@ class KagglePlatform:
             pushed = self._client.push(push, self._settings.push_seconds)
         except Denied as error:
             self._undo(intent, str(error))
-            raise Refused(
-                "kaggle",
-                "launch",
-                f"the push was refused: {error}",
-                "See docs/kaggle.md",
-                permanent=error.status == 400,
-            ) from None
+            why = f"the push was refused: {error}"
+            raise Refused("kaggle", "launch", why, "See docs/kaggle.md", permanent=error.status == 400) from None
         except Misconfigured:
             self._records.drop(intent.key)
             raise
@@ -404,11 +402,13 @@ class KagglePlatform:
             self._undo(intent, pushed.error)
             raise self._refusal(pushed.error, now)
         if pushed.slug not in {"", push.slug} or pushed.version > 1:
-            why = f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
+            why = f"it became {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
             source = self._client.source(pushed.slug or push.slug)
             is_ours = source is not None and is_source_of(intent.key, source)
             if is_ours == (pushed.slug in {"", push.slug}):
-                raise Unreachable("kaggle", "launch", f"{why}, says an answer that its source contradicts")
+                raise Unreachable(
+                    "kaggle", "launch", f"the answer says that {why}, but the kernel's source contradicts"
+                )
             return self._end_at_once(intent, pushed, why, now)
         if pushed.invalid:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
@@ -417,7 +417,7 @@ class KagglePlatform:
     def _undo(self, intent: Record, why: str) -> None:
         """Delete the kernel without a session that a refused push may have left, then the record of the push.
 
-        Where the deletion fails, sweep() tries again by the record.
+        If the deletion fails, the record stays, and sweep() tries again.
         """
         try:
             self._client.delete(intent.slug)
@@ -429,7 +429,7 @@ class KagglePlatform:
     def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
         """End a kernel that differs from the requested one. Raises Unreachable if it may still run."""
         slug = pushed.slug or intent.slug
-        # A later version under our slug is not deleted: earlier versions may be somebody else's work.
+        # A later version under our slug is not deleted: another person may have made the earlier versions.
         if (slug != intent.slug or pushed.version <= 1) and not self._client.delete(slug):
             raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
         ended = replace(intent, state="ended", started=now, ended=now, detail=f"stopped at once: {why}", collected=True)
@@ -438,10 +438,9 @@ class KagglePlatform:
     def _refusal(self, error: str, now: int) -> Refused:
         """Return the refusal for an error text in a successful answer; the texts were observed on Kaggle."""
         error = error.strip().rstrip(".")
-        words = error.lower()
-        if "session count" in words:
+        if "session count" in error.lower():
             return Refused("kaggle", "launch", error, "Wait until a session ends")
-        if "quota" in words:
+        if "quota" in error.lower():
             try:
                 refresh = self._client.week().end
             except PlatformError:
@@ -451,7 +450,7 @@ class KagglePlatform:
         return Refused("kaggle", "launch", error, "See docs/kaggle.md", permanent=True)
 
     def _slug(self, key: str) -> str | None:
-        """Return the slug of a key, one that Kaggle derives unchanged from the title; None if there is none."""
+        """Return the slug of a key, which Kaggle must derive unchanged from the title; None if that is impossible."""
         slug = f"{self._settings.slug_prefix}{key}"
         return slug if key and _SLUG.fullmatch(slug) and len(slug) in _SLUG_LENGTHS else None
 
@@ -467,17 +466,17 @@ class KagglePlatform:
 
 
 def _check_kind(settings: KaggleSettings, context: PlatformContext) -> None:
-    """Raise BadOption if a pool's devices are not those of its sessions."""
+    """Raise BadOption if the pool declares other devices than its sessions will have."""
     is_tpu, shape = settings.quota == "tpu", settings.machine_shape
     if context.kind and shape and is_tpu != (context.kind == "tpu"):
         why = f"machine_shape = {shape} does not fit the pool's accelerator"
         raise BadOption("kaggle", "load", why, 'Leave it out; for a TPU write accelerator = "TPU v5e-8"')
     if is_tpu and context.devices_per_session > 1:
-        why = "devices_per_session: the chips of a TPU are one device, and train one job"
+        why = "devices_per_session: all chips of a TPU together are one device, which trains one job"
         raise BadOption("kaggle", "load", why, "Leave it out")
 
 
-def _named(packed: Packed, kind: str) -> tuple[str, ...]:
+def _mounted_names(packed: Packed, kind: str) -> tuple[str, ...]:
     prefix = f"kaggle-{kind}:"
     return tuple(name.removeprefix(prefix) for name in packed.mounted if name.startswith(prefix))
 
@@ -488,6 +487,6 @@ def _nothing_started() -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        raise Refused("kaggle", "launch", f"before anything was started: {error.why}", error.remedy) from error
+        raise Refused("kaggle", "launch", f"nothing was started: {error.why}", error.remedy) from error
     except (Denied, StoreError, OSError) as error:
-        raise Refused("kaggle", "launch", f"before anything was started: {error}") from error
+        raise Refused("kaggle", "launch", f"nothing was started: {error}") from error

@@ -1,4 +1,4 @@
-"""The checks of `schedctl doctor kaggle`."""
+"""The checks of a Kaggle pool for `schedctl doctor`: library, credentials, quota, clock, accelerator and uploads."""
 
 import re
 import tempfile
@@ -15,7 +15,7 @@ from platforms.kaggle.settings import read_settings
 
 _TESTED = re.compile(r"0\.1\.(37|38)")
 _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV2256"})
-_NO_ANSWER = "Try again; if it stays, look at the network from here and at status.kaggle.com"
+_NO_ANSWER = "Try again; if this persists, check the network of this machine and status.kaggle.com"
 
 
 def checks(
@@ -27,8 +27,8 @@ def checks(
     try:
         client = open_account(chosen, environ)
     except Misconfigured as error:
-        return {"library": _library, "credentials": partial(_fail, error)}  # the other checks need it
-    questions: dict[str, Callable[[], Checked]] = {
+        return {"library": _library, "credentials": partial(_fail, error)}  # the other checks need a client
+    kaggle_checks: dict[str, Callable[[], Checked]] = {
         "library": _library,
         "credentials": partial(_credentials, client),
         "quota": partial(_quota, client),
@@ -36,17 +36,17 @@ def checks(
         "accelerator": partial(_accelerator, chosen.machine_shape),
         "uploads": partial(_uploads, client, chosen.call_seconds),
     }
-    return {name: partial(_answered, check) for name, check in questions.items()}
+    return {name: partial(_run_check, check) for name, check in kaggle_checks.items()}
 
 
-def _answered(check: Callable[[], Checked]) -> Checked:
-    """Return the result of a check; a missing answer or a denial from Kaggle is a result too."""
+def _run_check(check: Callable[[], Checked]) -> Checked:
+    """Return the result of a check, which is "bad" if Kaggle does not answer or denies the call."""
     try:
         return check()
     except Unreachable as error:
         return Checked("bad", f"{error.action}: {error.why}", error.remedy or _NO_ANSWER)
     except Denied as error:
-        return Checked("bad", str(error), "Look at the account in the browser: is its phone number verified?")
+        return Checked("bad", str(error), "Check in the browser that the account's phone number is verified")
 
 
 def _fail(error: Misconfigured) -> Checked:
@@ -56,10 +56,10 @@ def _fail(error: Misconfigured) -> Checked:
 def _library() -> Checked:
     core, client = _installed("kagglesdk"), _installed("kaggle")
     if not _TESTED.match(core):
-        return Checked("warning", f"kagglesdk {core} is not what was tested", "Install kagglesdk 0.1.37 or 0.1.38")
+        return Checked("warning", f"kagglesdk {core} is not a tested version", "Install kagglesdk 0.1.37 or 0.1.38")
     if client and not _installed("six"):
         return Checked("warning", f"kaggle {client} cannot be imported without six", "Run: pip install six")
-    return Checked("ok", f"kagglesdk {core}; Kaggle's own client: {client or 'none, and none is needed'}")
+    return Checked("ok", f"kagglesdk {core}; Kaggle's own client: {client or 'not installed, and not needed'}")
 
 
 def _installed(distribution: str) -> str:
@@ -71,15 +71,15 @@ def _installed(distribution: str) -> str:
 
 def _credentials(client: KaggleClient) -> Checked:
     owner = client.owner()
-    client.week()  # proves that Kaggle accepts them: the owner of a key is known without a call
+    client.week()  # proves that Kaggle accepts the credentials; the owner of a key is known without a call
     return Checked("ok", f"{owner}, by {client.wire.credentials.origin}")
 
 
 def _quota(client: KaggleClient) -> Checked:
     week = client.week()
     left = max(0, week.left_seconds)
-    sentence = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} {client.quota.upper()} hours are left this week"
-    return Checked("ok", sentence) if left else Checked("warning", sentence, "Wait for the refresh")
+    result = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} {client.quota.upper()} hours are left this week"
+    return Checked("ok", result) if left else Checked("warning", result, "Wait for the weekly refresh")
 
 
 def _clock(client: KaggleClient, now: float) -> Checked:
@@ -88,9 +88,9 @@ def _clock(client: KaggleClient, now: float) -> Checked:
 
 
 def _accelerator(shape: str) -> Checked:
-    use = "TpuV5E8" if shape.startswith("Tpu") else "NvidiaTeslaT4"
+    replacement = "TpuV5E8" if shape.startswith("Tpu") else "NvidiaTeslaT4"
     if shape in _RETIRED:
-        return Checked("warning", f"{shape} is retired and silently replaced", f"Set machine_shape = {use}")
+        return Checked("warning", f"{shape} is retired and silently replaced", f"Set machine_shape = {replacement}")
     return Checked("ok", shape or "none: CPU kernels")
 
 

@@ -19,10 +19,10 @@ _ADVICE = (
 )
 
 
-# Who we are on Kaggle: an access token or a legacy key, from a credential file or the environment.
+# Our credentials on Kaggle: an access token or a legacy key, from a file or the environment.
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Either ``token``, or ``username`` with ``key``. ``origin`` says where they were found, for people."""
+    """Either ``token``, or ``username`` with ``key``. ``origin`` says in messages where they come from."""
 
     origin: str
     token: str = field(default="", repr=False)
@@ -38,9 +38,9 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
     """
     if path:
         return _from_file(Path(path).expanduser(), private=True)
-    handed_over = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / _SYSTEMD_NAME
-    if environ.get("CREDENTIALS_DIRECTORY") and handed_over.is_file():
-        return _from_file(handed_over, private=False)  # its mode is the service manager's business
+    from_systemd = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / _SYSTEMD_NAME
+    if environ.get("CREDENTIALS_DIRECTORY") and from_systemd.is_file():
+        return _from_file(from_systemd, private=False)  # the service manager is responsible for its mode
     token = environ.get("KAGGLE_API_TOKEN", "").strip()
     username, key = (environ.get(name, "").strip() for name in ("KAGGLE_USERNAME", "KAGGLE_KEY"))
     if token and (username or key):
@@ -57,7 +57,7 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
 
 
 def files(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
-    """Return every file that credentials of a pool with these settings may come from, there or not."""
+    """Return the paths that credentials of a pool with these settings may come from, also of missing files."""
     if settings.get("credentials"):
         return [Path(settings["credentials"]).expanduser()]
     paths = _usual_files(environ)
@@ -140,15 +140,15 @@ class KaggleSettings:
 
 
 def secret_way(settings: Mapping[str, str]) -> SecretWay:
-    """Return how sessions get secrets; the default is not at all. Raises Misconfigured."""
+    """Return how sessions get secrets; by default they get none. Raises Misconfigured."""
     match read_settings(settings).secrets:
         case "dataset":
             return SecretWay("given")
         case "account":
             return SecretWay("asked")
         case "off":
-            remedy = 'Set secrets = "dataset" among its options, once you have read docs/security.md'
-            return SecretWay("none", "what Kaggle is told stays there for a while, so the pool gives none", remedy)
+            remedy = 'Read docs/security.md, then set secrets = "dataset" among its options'
+            return SecretWay("none", "Kaggle stores secrets for a while, so the pool gives none by default", remedy)
 
 
 def read_settings(settings: Mapping[str, str]) -> KaggleSettings:

@@ -1,8 +1,8 @@
 """The adapter of the local platform. Each launch key has a folder; records.py lists the files in it.
 
-``launch`` creates the folder atomically and complete, then starts a keeper (keeper.py), which claims the session. After
+``launch`` creates the complete folder atomically, then starts a keeper (keeper.py), which claims the session. After
 that the daemon may die: another adapter on the same folder sees and stops the same sessions. The sessions in one folder
-are one pool. Its limits are those of the platform, so it refuses what a remote platform would refuse.
+belong to one pool, whose limits the adapter enforces like a remote platform.
 """
 
 import json
@@ -22,7 +22,7 @@ from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.size import counted
 from platforms import base
-from platforms.folders import Folders, is_folder_name, take_at_once
+from platforms.folders import Folders, is_folder_name, try_lock
 from platforms.local import spawn
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, VIEW, WORK, publish
@@ -32,7 +32,7 @@ from platforms.registry import PlatformContext
 from platforms.remote import payload_of
 
 __all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
-KEPT_SECONDS = 14 * 86_400  # real time since a session last used it
+KEPT_SECONDS = 14 * 86_400  # how long an unused environment is kept, in real time
 _Record = TypeVar("_Record")
 _KILL_ROUNDS = 5
 
@@ -105,7 +105,7 @@ class LocalPlatform(base.Platform):
             return
         session = self._session(key)
         with self._folders.answering("stop"):
-            self._folders.stand()
+            self._folders.check_root()
             never = session.claim() is None
             if never and (session.order() is None or session.void(now, "stopped before it started")):
                 return
@@ -144,13 +144,13 @@ class LocalPlatform(base.Platform):
         if request.deadline <= now:
             raise base.Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
         live = self._folders.live(lambda key: self._session(key).observe(now))
-        unclear = next((one.detail for one in live.values() if one.state is base.SessionState.UNCLEAR), "")
+        unclear = next((each.detail for each in live.values() if each.state is base.SessionState.UNCLEAR), "")
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
-            note = f", one for all that can be told: {unclear}" if unclear else ""
+            note = f", of which at least one is in an unknown state: {unclear}" if unclear else ""
             raise base.Refused("local", "launch", why + note, "Wait until one ends")
         if unclear and self._devices:
-            raise base.Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
+            raise base.Refused("local", "launch", f"it is unknown which devices are free: {unclear}")
         devices = self._share(request, [self._session(key) for key in live])
         launch = {**request.launch, "work_dir": WORK, "cache": str(self._folders.root / CACHE)}
         if devices:
@@ -189,14 +189,14 @@ class LocalPlatform(base.Platform):
         programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
         home = Path(platforms.__file__).parent.parent.resolve()
         if not any(home.is_relative_to(place.resolve()) for place in hidden):
-            programs.append(home)  # of a checkout: files next to our packages are imported as well
+            programs.append(home)  # in a checkout, files next to our packages are imported as well
         return spawn.view_of(self._folders.root / request.key, hidden, programs, request.launch.get("store", {}))
 
     def _has_views(self) -> bool:
         return bool(self._context.hidden()) and (bool(self._runner) or not spawn.obstacle())
 
     def _share(self, request: base.LaunchRequest, live: "Sequence[Session]") -> Sequence[int]:
-        """Return the devices of a new session: empty if the pool lists none."""
+        """Return the device numbers of a new session; empty if the pool lists no devices."""
         if not self._devices:
             return ()
         busy = {device for session in live if (order := session.order()) for device in order.devices}
@@ -250,7 +250,7 @@ class LocalPlatform(base.Platform):
 def _read_devices(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
-        raise base.BadOption("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
+        raise base.BadOption("local", "load", f"devices = {text!r} is not a list of device numbers such as 0,1")
     return tuple(map(int, names))
 
 
@@ -277,8 +277,8 @@ def sweep_environments(folder: Path, before: float) -> list[str]:
             continue
         mark = place / MARK
         with os.fdopen(os.open(folder / f"{place.name}.lock", os.O_RDWR | os.O_CREAT, 0o600), "rb") as handle:
-            if take_at_once(handle) and (not mark.exists() or mark.stat().st_mtime < before):
-                mark.unlink(missing_ok=True)  # first, so that a partly removed one is not complete
+            if try_lock(handle) and (not mark.exists() or mark.stat().st_mtime < before):
+                mark.unlink(missing_ok=True)  # first, so that a partly removed environment does not count as complete
                 shutil.rmtree(place)
                 removed.append(place.name)
     return removed
@@ -361,8 +361,8 @@ class Session:
     def observe(self, now: int) -> base.Observed | None:
         """Return the state of the session at ``now``, or None if there is no such session.
 
-        Records the end of what is over: an unclaimed session past its time becomes void, and a session whose processes
-        are all gone gets an end record, so that later calls return the same answer.
+        It records ends, so that later calls return the same answer: an unclaimed session past its time becomes void,
+        and a session whose processes are all gone gets an end record.
         """
         end = self.end()
         if end is not None:
@@ -378,7 +378,7 @@ class Session:
                 self.void(now, "no keeper claimed the session in time")
             except OSError as error:
                 return base.Observed(
-                    self.key, base.SessionState.QUEUED, "", detail=f"overdue, and cannot be voided: {error}"
+                    self.key, base.SessionState.QUEUED, "", detail=f"overdue, but cannot be made void: {error}"
                 )
             claim = self.claim()
         match claim:
@@ -419,14 +419,14 @@ class Session:
         end = self.end()  # a keeper that exited normally wrote it before
         if end is None:
             ended_at = max(claim.started_at, min(now, claim.ends_by))
-            end = self._record(LocalEnd(claim.started_at, ended_at, None, "all processes gone without a word"))
+            end = self._record(LocalEnd(claim.started_at, ended_at, None, "all processes gone without a report"))
         return self._ended(end)
 
     def _record(self, end: LocalEnd) -> LocalEnd:
         try:
             publish(str(self.folder), END, json.dumps(asdict(end)) + "\n")
         except OSError:
-            return end  # a full disk does not change that it is over; the next call writes the record
+            return end  # the session has ended even if the disk is full; the next call writes the record
         return self.end() or end
 
     def _ended(self, end: LocalEnd) -> base.Observed:
@@ -435,7 +435,7 @@ class Session:
     def _rebooted(self, claim: Claim) -> bool:
         """Return whether the claim is from an earlier boot, so that its pids are meaningless.
 
-        Sandboxes and containers may report a boot identity of their own, so an agent that works for this very folder
+        Sandboxes and containers may report a boot identity of their own, so a live agent with the mark of this folder
         counts as stronger evidence.
         """
         current = boot_id()

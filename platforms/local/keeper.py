@@ -25,12 +25,12 @@ _ROOM_SECONDS = 0.2  # between two attempts on a full disk
 
 
 class Terms:
-    """What the adapter passes, in the order of the command line. Times are scheduled UTC seconds."""
+    """The arguments that the adapter passes, in the order of the command line. Times are scheduled UTC seconds."""
 
     def __init__(self, arguments: list[str]) -> None:
         self.folder = arguments[0]
         self.deadline = int(arguments[1])
-        self.cap_seconds = int(arguments[2])  # 0: none
+        self.cap_seconds = int(arguments[2])  # 0: no limit
         self.epoch, self.origin, self.scale = (float(figure) for figure in arguments[3:6])
         self.log_bytes = int(arguments[6])
         self.nice = int(arguments[7])
@@ -70,15 +70,15 @@ class SessionOutput:
 def main() -> None:
     """Leave the daemon, then keep one session."""
     if os.fork():
-        os._exit(0)  # so that the daemon has no child to reap, and init adopts the keeper
+        os._exit(0)  # init adopts the keeper, so the daemon has no child to reap
     keep(sys.argv[1:], in_unit=False)
 
 
 def keep(arguments: list[str], *, in_unit: bool) -> None:
     """Keep one session until it ends. Writes one byte to stdout once the session is claimed and the agent released.
 
-    A systemd unit is stopped by SIGTERM to the keeper: then it signals only the agent and waits for its exit. So a
-    command gets the signal once, from its agent: it may be saving when a second one arrives.
+    systemd stops a unit by SIGTERM to the keeper, which then signals only the agent and waits for its exit. So a
+    command gets the signal only once, from its agent; a second signal could interrupt it while it saves.
     """
     terms = Terms(arguments)
     os.chdir(terms.folder)
@@ -158,13 +158,13 @@ def _hide_files(folder: str) -> None:
 
 def _acknowledge() -> None:
     os.write(1, b"1")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+    discard = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(discard, 1)
+    os.close(discard)
 
 
 def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, log: SessionOutput) -> bool:
-    """Keep the output until the agent and all its processes are gone; return whether the deadline ended it.
+    """Write the output to disk until the agent and all its processes are gone; return whether the deadline ended it.
 
     The agent is not reaped here: its pid must stay valid as the group's number until all processes are killed.
     """
@@ -195,7 +195,7 @@ def _pump(output: int, log: SessionOutput) -> bool:
 
 
 def _drain(output: int, log: SessionOutput) -> None:
-    """Keep the output left in the pipe, without waiting for its close: a stranger may hold the other end open."""
+    """Keep the output left in the pipe; do not wait for its close, because another process may hold it open."""
     os.set_blocking(output, False)
     try:
         while _pump(output, log):

@@ -1,9 +1,9 @@
-"""Find and end the processes of a session by what Linux reports about them.
+"""Find and end the processes of a session by the process table of Linux.
 
-A session's processes are found in three ways, because a process can escape each of them alone: by the agent's process
-group, by its kernel session, and by a mark in the environment that every child inherits. Processes are identified by
-pid and start time, so that a reused pid is never mistaken for an old process. The keeper imports this file before it
-starts the agent, so it must load fast: no typing, signal or subprocess module.
+A session's processes have the agent's process group, its kernel session, or a mark in the environment that every child
+inherits. All three are searched, because a process can leave each of them. A process is identified by pid and start
+time, so that a reused pid is never mistaken for it. The keeper imports this file before it starts the agent, so it must
+load fast: no typing, signal or subprocess module.
 """
 
 import os
@@ -43,16 +43,16 @@ def boot_id() -> str:
 
 def members(leader: int, leader_ticks: int, folder: str) -> list[int]:
     """Return the live processes of the session that ``leader`` led in ``folder``. Raises OSError without /proc."""
-    now_there = start_ticks(leader)
-    # At first the leader still lacks the group and the mark, which it is about to set itself.
-    pids = [leader] if now_there == leader_ticks else []
+    current_ticks = start_ticks(leader)
+    # A new leader lacks the group and the mark, because it sets them itself after its start.
+    pids = [leader] if current_ticks == leader_ticks else []
     # While a group has a member its number is not reused: another leader means another group.
-    group = None if now_there not in {None, leader_ticks} else str(leader).encode()
+    group = None if current_ticks not in {None, leader_ticks} else str(leader).encode()
     mark = f"{MARK}={folder}".encode()
     own_user = os.geteuid()
-    passed_over = {os.getpid(), *pids}
+    excluded = {os.getpid(), *pids}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs the keeper more than its whole work
-        if not name.isdigit() or int(name) in passed_over:
+        if not name.isdigit() or int(name) in excluded:
             continue
         fields = read_stat(name)
         if fields and ((group is not None and group in fields[2:4]) or _is_marked(name, mark, own_user)):

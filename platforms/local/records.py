@@ -1,4 +1,4 @@
-"""The files of a session; claim and end are created atomically and once. The keeper loads this too: only ``os``."""
+"""The files of a session; claim and end are created once, atomically. It imports only ``os``, to load fast."""
 
 import os
 

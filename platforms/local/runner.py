@@ -1,8 +1,8 @@
 """The runner: one keeper in a unit of its own, started by the service manager for each connection to its socket.
 
 Standard input and output are the connection. It carries one line of JSON in, the order of platforms.local.spawn, and
-one byte out, with which the keeper reports that the session is claimed. Whoever may connect may run programs as this
-user, so the socket is accessible to that user only.
+one byte out, with which the keeper reports that the session is claimed. A user who can connect can run programs as this
+user, so no other user can open the socket.
 """
 
 import json
@@ -17,16 +17,16 @@ _ORDER_BYTES_MAX = 1 << 20
 
 def main() -> None:
     """Read the order and keep its session until it ends."""
-    words = sys.stdin.buffer.readline(_ORDER_BYTES_MAX)
-    if not words.endswith(b"\n"):
-        sys.exit("the order broke off, so nothing is started")
-    order = json.loads(words)
+    line = sys.stdin.buffer.readline(_ORDER_BYTES_MAX)
+    if not line.endswith(b"\n"):
+        sys.exit("the order is incomplete, so nothing is started")
+    order = json.loads(line)
     log = os.open(f"{order['folder']}/{KEEPER_LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    empty_input = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty_input, 0)
+    os.close(empty_input)
     os.environ.clear()
     os.environ.update(order["environment"])
     keep(order["arguments"], in_unit=True)

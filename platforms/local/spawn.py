@@ -1,7 +1,7 @@
 """Start the keeper of a session, as a detached child or through the runner in a unit of its own.
 
-A child lives in the control group and the sandbox of its parent. The daemon of a service must therefore have no such
-children: sessions would lose their devices, and would end with it.
+A child lives in the control group and the sandbox of its parent. So a daemon that runs as a service must not start
+sessions as its children: they would have no access to devices, and would end with the service.
 """
 
 import json
@@ -39,7 +39,7 @@ _ENVIRONMENT = re.compile(
 # Which sessions get a view, and whether views work on this machine. See view.py.
 @cache
 def obstacle() -> str:
-    """Return why sessions in the foreground cannot have a view; empty if they can.
+    """Return why sessions cannot have a view if the daemon is not a service; empty if they can.
 
     Sessions of root cannot: scorers run code as another user, and a session with a single user id cannot switch to it.
     """
@@ -47,7 +47,7 @@ def obstacle() -> str:
         return "the daemon runs as root"
     home = str(Path(__file__).parent.parent.parent)
     try:
-        tried = subprocess.run(
+        trial = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _TRY, home],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -58,7 +58,7 @@ def obstacle() -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return "" if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["no answer"])[-1]
+    return "" if trial.returncode == 0 else (trial.stderr.strip().splitlines() or ["no answer"])[-1]
 
 
 def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
@@ -79,8 +79,8 @@ def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
 def view_of(folder: Path, hidden: Iterable[Path], programs: Iterable[Path], store: Mapping[str, Any]) -> str:
     """Return the text of a session's view, for view.enter. Creates the folders of the store that it may write to.
 
-    ``folder`` is the session's, ``programs`` are files and folders that it runs from, ``store`` is the address that it
-    was given. Raises OSError.
+    ``folder`` is the session's folder, ``programs`` are the files and folders that it runs from, ``store`` is its
+    address of the artifact store. Raises OSError.
     """
     hide, read, write = [*hidden], [folder, *programs], [folder / WORK, folder.parent / CACHE]
     if store.get("kind") == "directory":
@@ -101,7 +101,7 @@ def view_of(folder: Path, hidden: Iterable[Path], programs: Iterable[Path], stor
 
 
 def _real(path: Path) -> str:
-    """Resolve the folders above a path, not the path itself: a link at its end is under the control of its writer."""
+    """Resolve the folders above a path, but not the path itself: a session could have made it a link."""
     return f"{os.path.realpath(path.parent)}/{path.name}"
 
 
@@ -139,10 +139,10 @@ def as_child(python: str, folder: Path, arguments: Sequence[str], environment: M
         ) as starter,
     ):
         if starter.stdout is None:
-            raise AssertionError("a pipe was asked for")
-        answered = select.poll()
-        answered.register(starter.stdout, select.POLLIN)
-        if answered.poll(CLAIM_SECONDS * 1000):
+            raise AssertionError("Popen with PIPE has an output")
+        poller = select.poll()
+        poller.register(starter.stdout, select.POLLIN)
+        if poller.poll(CLAIM_SECONDS * 1000):
             return starter.stdout.read(1) == _CLAIMED
         starter.kill()
         return False
@@ -160,7 +160,7 @@ def through_runner(runner: str, folder: Path, arguments: Sequence[str], environm
         try:
             connection.connect(runner)
         except OSError as error:
-            why = f"nobody starts sessions at {runner} ({error.strerror or error})"
+            why = f"no service starts sessions at {runner} ({error.strerror or error})"
             raise OSError(error.errno, f"{why}. Run: systemctl start uff-local.socket") from error
         try:
             connection.sendall(json.dumps(order).encode() + b"\n")

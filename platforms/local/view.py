@@ -2,9 +2,9 @@
 
 A session runs as the daemon's user, so file modes hide nothing from it. The agent's process therefore enters a user
 namespace and a mount namespace before it becomes the agent. There, hidden paths are covered, and the parts of them that
-the session needs are bound back. In its user namespace a session has no capability, so it can neither undo this nor
-look through /proc at processes outside. There is no process in between: the keeper's signals and the claim's pid refer
-to the agent. This rules out bubblewrap, which stays as a parent and forwards no signals.
+the session needs are mounted again. In its user namespace a session has no capability, so it can neither undo this nor
+inspect processes outside through /proc. The process must become the agent itself, because the keeper's signals and the
+claim's pid refer to it. So bubblewrap is not used: it stays as a parent process and forwards no signals.
 
 Only sessions that have a view load this file: ctypes costs milliseconds.
 """
@@ -16,7 +16,7 @@ import sys
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x20000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _SLAVE = 0x1, 0x20, 0x1000, 0x4000, 0x80000
-_KEPT = 0x2 | 0x4 | 0x8  # nosuid, nodev, noexec: an unprivileged remount must keep what the mount has
+_KEPT = 0x2 | 0x4 | 0x8  # nosuid, nodev, noexec: an unprivileged remount must keep these flags of a mount
 _DROP_BOUNDING, _NO_NEW_PRIVILEGES = 24, 38
 _CAPABILITIES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +40,7 @@ def enter(text: str) -> None:
             with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
                 file.write(words)
         _mount("none", "/", _RECURSIVE | _SLAVE)
-    except PermissionError as error:  # Ubuntu's AppArmor grants the namespace and forbids every mount in it
+    except PermissionError as error:  # Ubuntu's AppArmor allows the namespace but forbids all mounts in it
         raise ViewRefused(error.errno, error.strerror) from None
     by_path = sorted(entries, key=lambda entry: entry[1])
     visible = [(path, kind, _open(path)) for kind, path in by_path if kind != "hide"]
@@ -59,7 +59,7 @@ def enter(text: str) -> None:
 
 
 def _open(path: str) -> int | None:
-    """Return a handle on ``path`` itself; None if there is nothing or a link leads elsewhere."""
+    """Return a handle on ``path`` itself; None if it does not exist or contains a link."""
     try:
         handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +84,7 @@ def _cover(path: str) -> bool:
 
 
 def _show(path: str, handle: int, *, writable: bool) -> None:
-    """Bind what was at ``path`` before the covers to ``path``, with all its mounts."""
+    """Mount the original file or folder of ``handle`` at ``path`` again, with all mounts below it."""
     if stat.S_ISDIR(os.fstat(handle).st_mode):
         os.makedirs(path, exist_ok=True)  # noqa: PTH103 - as above
     else:

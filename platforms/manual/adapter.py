@@ -1,7 +1,7 @@
 """The manual platform: a launch is an offer; a person claims it, runs it and returns its result.
 
-For places that no program may control. The daemon plans, accounts and checkpoints as on other platforms;
-docs/studio-lab.md describes what the person does. This adapter never contacts the place.
+It serves platforms that no program may control. The daemon plans, accounts and checkpoints as on other platforms;
+docs/studio-lab.md describes what the person does. This adapter never contacts the platform.
 """
 
 import base64
@@ -38,7 +38,7 @@ from platforms.manual import bootstrap
 from platforms.options import read_options
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
-from platforms.relay import Intake, checkpoint_keys, folder_keys, given_launch, pack_objects
+from platforms.relay import Intake, checkpoint_keys, folder_keys, launch_with_attached, pack_objects
 from platforms.remote import payload_of
 
 OFFER = "offer.json"
@@ -60,18 +60,17 @@ Trains {jobs}. Everything is in this notebook{beside}.
 
 If the kernel dies, run the cell again: it trains nothing, and packs what was saved.
 """
-_LAPSED = ".lapsed"  # when the last offer lapsed
+_LAPSED = ".lapsed"  # contains when the last offer lapsed, in UTC seconds
 _REPORT_BYTES = 1 << 20
 _LIMITS = BundleLimits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An offer.
+    """A session that a person may claim until ``lapses_at``. Times are UTC seconds.
 
-    Times are UTC seconds; ``files`` are those that a person must upload to the runtime, the notebook first.
-
-    ``reaches_store``: the session polls the stop flag itself; otherwise the person is asked to interrupt it.
+    ``files`` are the files that the person must upload to the runtime, the notebook first. With ``reaches_store`` the
+    session polls the stop flag itself; otherwise the person is asked to interrupt it.
     """
 
     offered_at: int
@@ -84,7 +83,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A person claimed it ``at`` this time, from which its quota counts."""
+    """A claim by the person ``by``. The session counts against the quota from ``at`` (UTC seconds) on."""
 
     at: int
     by: str
@@ -92,7 +91,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Proof that it was not claimed and cannot be claimed any more."""
+    """Proof that an offer was not claimed and can never be claimed."""
 
     at: int
     why: str
@@ -103,7 +102,7 @@ _DECIDED: Any = Claimed | Withdrawn
 
 @dataclass(frozen=True, slots=True)
 class ManualEnd:
-    """How it ended. ``started`` .. ``ended`` counts against the quota."""
+    """How a session ended. The time from ``started`` to ``ended`` (UTC seconds) counts against the quota."""
 
     started: int
     ended: int
@@ -118,27 +117,27 @@ class HandOver:
     folder: Path
 
     def offer(self) -> Offer | None:
-        """Return the offer, or None if there is none."""
+        """Return the offer, or None if it does not exist."""
         return self._read(OFFER, Offer)
 
     def claim(self) -> Claimed | Withdrawn | None:
-        """Return whether it was claimed or withdrawn, or None while it is open."""
+        """Return the claim or the withdrawal of the offer, or None while it is open."""
         return self._read(CLAIM, _DECIDED)
 
     def end(self) -> ManualEnd | None:
-        """Return how it ended, or None while it has not."""
+        """Return how the session ended, or None while it has not."""
         return self._read(END, ManualEnd)
 
     def decide(self, claim: Claimed | Withdrawn) -> bool:
-        """Claim or withdraw it; return False if another call was first."""
+        """Record a claim or a withdrawal; return False if another call was first."""
         return publish(str(self.folder), CLAIM, json.dumps(asdict(claim)))
 
     def close(self, end: ManualEnd) -> bool:
-        """Record its end; return False if it had one."""
+        """Record the end of the session; return False if an end was recorded before."""
         return publish(str(self.folder), END, json.dumps(asdict(end)))
 
     def observe(self, now: int, result_seconds: int) -> Observed | None:
-        """Return its state at ``now``, recording the end of what is over; None if it does not exist.
+        """Return the state at ``now``, or None if there is no session; record a lapsed offer and a lost session.
 
         A claimed session counts as running until its result is returned, at most ``result_seconds`` past its deadline.
         """
@@ -173,8 +172,8 @@ class HandOver:
 def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tuple[str, ...]:
     """Write the files that a person must upload into ``folder``; return their names, the notebook first.
 
-    A session cannot reach a store in a folder of this machine: its data, code and newest checkpoints are in the files.
-    Raises Misconfigured, StoreError, OSError.
+    A session cannot reach a store in a folder of this machine, so the files then contain its data, code and newest
+    checkpoints. Raises Misconfigured, StoreError, OSError.
     """
     payload = payload_of("manual", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-manual-") as temporary:
@@ -190,8 +189,8 @@ def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tupl
     }
     files = [f"{request.key}.ipynb"]
     if order["relays"]:
-        keys, attached = _wanted(DirectoryStore(Path(store["root"])), launch)
-        order["launch"] = given_launch(launch, attached)
+        keys, attached = _needed_keys(DirectoryStore(Path(store["root"])), launch)
+        order["launch"] = launch_with_attached(launch, attached)
         if keys:
             archive = folder / f"{request.key}-objects.tar"
             pack_objects(DirectoryStore(Path(store["root"])), keys, archive)
@@ -201,7 +200,7 @@ def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tupl
     return tuple(files)
 
 
-def _wanted(store: DirectoryStore, launch: dict[str, Any]) -> tuple[set[str], set[str]]:
+def _needed_keys(store: DirectoryStore, launch: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return the keys of each lane's data, code and newest checkpoint, and the manifests among them."""
     keys = {key for checkpoints in folder_keys(store, launch.get("lanes", ())).values() for key in checkpoints}
     attached: set[str] = set()
@@ -232,9 +231,9 @@ def _notebook(key: str, order: Mapping[str, Any]) -> bytes:
 class ManualSettings:
     """The settings of a pool."""
 
-    take_within_seconds: int = 1_800  # after that the offer lapses and its jobs go elsewhere
-    rest_seconds: int = 14_400  # no new offer for this time after one lapsed
-    result_within_seconds: int = 43_200  # past the deadline of a claimed session, after which it counts as lost
+    take_within_seconds: int = 1_800  # after this time the offer lapses, and other pools can run its jobs
+    rest_seconds: int = 14_400  # no new offer for this time after an offer lapsed
+    result_within_seconds: int = 43_200  # a claimed session without a result counts as lost so long after its deadline
 
 
 class ManualPlatform(Platform):
@@ -258,7 +257,7 @@ class ManualPlatform(Platform):
             if standing is not None:
                 return standing
             if request.secrets or any(lane.get("secrets") for lane in request.launch.get("lanes", ())):
-                why = "what a person carries from place to place is no way for secrets"
+                why = "a person copies the files of its sessions, so they must not contain secrets"
                 raise Refused("manual", "launch", why, "Let jobs with secrets run on other pools", permanent=True)
             self._admit(request, now)
             try:
@@ -280,12 +279,12 @@ class ManualPlatform(Platform):
         return sessions
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Withdraw an offer that was not claimed. For a claimed one, inform its person, who alone can end it."""
+        """Withdraw an offer that was not claimed; ask the person who claimed it, who alone can end it, to do so."""
         if not is_folder_name(key):
             return
         hand_over = self._hand_over(key)
         with self._folders.answering("stop"):
-            self._folders.stand()
+            self._folders.check_root()
             if hand_over.offer() is None or hand_over.end() is not None:
                 return
             if hand_over.decide(Withdrawn(now, "withdrawn before anybody took it")):
@@ -313,8 +312,8 @@ class ManualPlatform(Platform):
             intake = Intake(key, frozenset(offer.jobs))
             names = [path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()]
             try:
-                for name in intake.in_turn(names):
-                    if intake.is_sound(name, store / name):
+                for name in intake.in_import_order(names):
+                    if intake.matches_key(name, store / name):
                         into.create(name, store / name)
             except StoreError as error:
                 raise Unreachable("manual", "collect", str(error)) from error
@@ -380,10 +379,11 @@ class ManualPlatform(Platform):
                 raise Refusal(
                     "manual: submit failed", f"{archive.name} is not the result of {key}", "Submit its own file"
                 )
-            words = [
-                _word(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json") for lane in range(len(offer.jobs))
+            ends = [
+                _lane_end(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json")
+                for lane in range(len(offer.jobs))
             ]
-            ended = max((word for word in words if word is not None), default=offer.deadline)
+            ended = max((end_at for end_at in ends if end_at is not None), default=offer.deadline)
             if (fresh / LOG).is_file():
                 (fresh / LOG).replace(hand_over.folder / LOG)
             shutil.rmtree(hand_over.folder / RESULT, ignore_errors=True)  # left by a call that died before its end
@@ -397,7 +397,7 @@ class ManualPlatform(Platform):
     def drop(self, key: str, why: str, now: int) -> None:
         """Withdraw an open offer, or end a claimed session without a result.
 
-        Raises Refusal if there is none, or if it is over: a returned result counts.
+        Raises Refusal if there is no such offer, or if it is over already, for example because of a returned result.
         """
         hand_over, offer = self._offered("release", key)
         if hand_over.decide(Withdrawn(now, why)):
@@ -459,7 +459,7 @@ class ManualPlatform(Platform):
                 write_whole(self._folders.root / _LAPSED, str(claim.at))
 
     def _lapsed_at(self) -> int | None:
-        """Return when the last offer lapsed; None if none did, or if the record is damaged: then no pause follows."""
+        """Return when the last offer lapsed; None, which means no pause, if no offer did or the record is damaged."""
         with suppress(FileNotFoundError, DamagedRecord):
             return read_record(self._folders.root, _LAPSED, int)
         return None
@@ -471,7 +471,7 @@ class ManualPlatform(Platform):
         return HandOver(key, self._folders.root / key)
 
 
-def _word(folder: Path, store: BlobStore, key: str) -> int | None:
+def _lane_end(folder: Path, store: BlobStore, key: str) -> int | None:
     """Return when a lane ended by its own report, in scheduled UTC seconds; None without a report."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, StoreError):
         try:

@@ -23,12 +23,12 @@ def main(order: dict[str, Any], here: Path | None = None) -> Path:
 
     ``order`` has ``key``, ``launch`` (the agent's document), ``code`` (the payload, a base64 tar.gz), ``relays``
     (whether the store is a folder that is uploaded afterwards) and ``objects`` (``name`` and ``sha256`` of the file
-    that came with the notebook, or None). Run a second time, it only packs the results of the first run.
+    that came with the notebook, or None). A second call only packs the results of the first.
     """
     here = here or Path.cwd()
     home = here / order["key"]
     if home.exists():
-        say(f"{order['key']} was started before; packing what it left")
+        say(f"{order['key']} was started before; packing its results")
     else:
         prepare(order, here, home)
         say(f"the session ended (exit code {run_agent(home)})")
@@ -46,15 +46,15 @@ def say(line: str) -> None:
 
 def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
     """Create the session's folder completely before it gets its name, so that a second run can trust it."""
-    making = here / f".{order['key']}.{os.getpid()}"
-    (making / "work").mkdir(parents=True)
-    code = making / "code.tar.gz"
+    unfinished = here / f".{order['key']}.{os.getpid()}"
+    (unfinished / "work").mkdir(parents=True)
+    code = unfinished / "code.tar.gz"
     code.write_bytes(base64.b64decode(order["code"]))
-    unpack(code, making / "code")
+    unpack(code, unfinished / "code")
     launch = {**order["launch"], "work_dir": "work"}
     names: list[str] = []
     if order["relays"]:
-        (making / "store").mkdir()
+        (unfinished / "store").mkdir()
         launch["store"] = {"kind": "directory", "root": "store"}
     if order["objects"] is not None:
         archive = here / order["objects"]["name"]
@@ -62,10 +62,10 @@ def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
             raise FileNotFoundError(f"upload {archive.name} beside this notebook, then run this cell again")
         if digest_of(archive) != order["objects"]["sha256"]:
             raise ValueError(f"{archive.name} is damaged or incomplete: upload it again, then run this cell again")
-        names = unpack(archive, making / "store")
-    (making / "given.json").write_text(json.dumps(names))
-    (making / "launch.json").write_text(json.dumps(launch))
-    making.rename(home)
+        names = unpack(archive, unfinished / "store")
+    (unfinished / "given.json").write_text(json.dumps(names))
+    (unfinished / "launch.json").write_text(json.dumps(launch))
+    unfinished.rename(home)
 
 
 def digest_of(path: Path) -> str:
@@ -88,16 +88,15 @@ def run_agent(home: Path) -> int:
     started: list[subprocess.Popen[bytes]] = []
     interrupted: list[int] = []
 
-    def pass_on(number: int, _frame: object) -> None:
+    def ask_agent_to_save(number: int, _frame: object) -> None:
         interrupted.append(number)
         say("interrupted: the session saves and ends, please wait")
         for agent in started:
             agent.terminate()
 
-    before = signal.signal(signal.SIGINT, pass_on)
+    previous_handler = signal.signal(signal.SIGINT, ask_agent_to_save)
     try:
-        # In its own session, so that the notebook's interrupt does not reach the agent directly, only as a request to
-        # save.
+        # The agent has a session of its own, so that the notebook's interrupt reaches it only as a request to save.
         with (
             (home / "output.log").open("ab") as log,
             subprocess.Popen(
@@ -113,7 +112,7 @@ def run_agent(home: Path) -> int:
                 sys.stdout.write(line.decode(errors="replace"))
                 sys.stdout.flush()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
     return agent.returncode
 
 

@@ -112,7 +112,7 @@ def test_the_example_trains_and_doctor_names_it(installed: Path, tmp_path: Path)
 
 BROKEN = {
     "no_such_package:PLUGIN": "ModuleNotFoundError",
-    "json:dumps": "no platforms.plugin.Plugin",
+    "json:dumps": "not a platforms.plugin.Plugin",
     "json:nothing": "AttributeError",
     "tests.lab.patience:old_plugin": "contract 0, and this is",
 }

@@ -52,7 +52,7 @@ def test_what_the_hub_refuses_is_told_without_the_token(hub: HubWrites, tmp_path
         publish_on_hub(folder, "org/ufm", "ufm@1", "hf_of_somebody_else")
     assert "hf_of" not in str(refused.value)
     assert "HF_TOKEN" in refused.value.remedy
-    with pytest.raises(TargetError, match="no repository"):
+    with pytest.raises(TargetError, match="not the name of a repository"):
         publish_on_hub(folder, "../etc", "ufm@1", TOKEN)
     hub.breaks = True
     with pytest.raises(TargetUnreachable, match="answered 500"):

@@ -50,7 +50,7 @@ def test_a_version_is_a_model_version_with_files_figures_and_what_it_was_here(se
 
 def test_what_cannot_be_published_is_told(server: Mlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(tmp_path / "one", b"weights")
-    with pytest.raises(TargetError, match="no name of a registered model"):
+    with pytest.raises(TargetError, match="cannot be the name of a registered model"):
         publish_in_mlflow(folder, "../x", "ufm@3", facts("a" * 64))
     server.full = True
     with pytest.raises(TargetError, match="cannot publish there"):

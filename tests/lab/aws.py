@@ -16,7 +16,7 @@ from typing import Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.sagemaker.place import Job, SageMakerAccount, SageMakerRefusal, SageMakerRules
-from platforms.emulators.sagemaker.server import CREDENTIALS, SageMakerServer, operation_of, say
+from platforms.emulators.sagemaker.server import CREDENTIALS, SageMakerServer, operation_of, respond
 from scheduler.clock import real_now
 from tests.lab.faults import Fault, Faults
 
@@ -177,21 +177,21 @@ class FaultyServer(SageMakerServer):
         """See Server.answer."""
         operation = operation_of(environ)
         if environ["PATH_INFO"] == CREDENTIALS:
-            return super().answer(environ, start) if self._rules.hands_credentials else say(start, 400, {})
+            return super().answer(environ, start) if self._rules.hands_credentials else respond(start, 400, {})
         if _age(environ) > self._place.wall_seconds(self._rules.signed_seconds):
-            return say(
+            return respond(
                 start, 403, {}, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
             )
         fault = self._faults.take(operation)
         if fault is not None and operation not in self.operations and fault is not Fault.DROP:
             fault = Fault.SERVER_ERROR
         if fault in {Fault.THROTTLED, Fault.SERVER_ERROR, Fault.DROP}:
-            self.heard += 1
+            self.calls_received += 1
         match fault:
             case Fault.THROTTLED:
-                return say(start, 400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
+                return respond(start, 400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
             case Fault.SERVER_ERROR:
-                return say(start, 500, {"__type": "InternalFailure", "message": "as ordered"})
+                return respond(start, 500, {"__type": "InternalFailure", "message": "as ordered"})
             case Fault.DROP:
                 return _hang_up(environ)
         if operation not in self.operations:
@@ -203,8 +203,8 @@ class FaultyServer(SageMakerServer):
             case Fault.DROP_AFTER_COMMIT:
                 return _hang_up(environ)
             case Fault.ERROR_AFTER_COMMIT:
-                return say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
-        return say(start, status, document, self._faults.twist(operation, document) if status == 200 else None)
+                return respond(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
+        return respond(start, status, document, self._faults.twist(operation, document) if status == 200 else None)
 
 
 def _age(environ: dict[str, Any]) -> float:

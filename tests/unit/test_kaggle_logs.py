@@ -17,7 +17,7 @@ def entry(data: str, time: float = 1.0, stream: str = "stdout") -> dict[str, obj
 
 
 def read(log: SessionLog, *entries: object) -> bytes:
-    return b"".join(log.feed(entries)) + b"".join(log.rest())
+    return b"".join(log.feed(entries)) + b"".join(log.last_lines())
 
 
 def test_only_the_payloads_own_lines_are_shown() -> None:
@@ -79,7 +79,9 @@ def test_a_stream_gives_the_same_however_it_is_cut(texts: list[str], data: st.Da
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     stream = [("text/event-stream", piece) for piece in pieces]
     log = SessionLog()
-    shown = b"".join(piece for entries in entries_from(stream) for piece in log.feed(entries)) + b"".join(log.rest())
+    shown = b"".join(piece for entries in entries_from(stream) for piece in log.feed(entries)) + b"".join(
+        log.last_lines()
+    )
     assert shown.decode() == "".join(f"{text}ü" for text in texts)
 
 

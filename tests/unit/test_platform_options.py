@@ -39,7 +39,7 @@ def test_what_was_written_counts_in_its_own_unit() -> None:
         ({"region": ""}, r"missing: region"),
         ({"regoin": "here"}, r"unknown setting regoin. Known settings: expected_device, .*minutes, .*region, spot"),
         ({"region": "here", "seconds": "5"}, r"unknown setting seconds"),
-        ({"region": "here", "minutes": "-1"}, r"minutes = '-1' is no whole number of at least 0"),
+        ({"region": "here", "minutes": "-1"}, r"minutes = '-1' is not a whole number of at least 0"),
         ({"region": "here", "way": "both"}, r"way = 'both' is none of relay, direct"),
         ({"region": "here", "spot": "on"}, r"spot = 'on'. Write yes or no"),
         ({"region": "here", "word": "A b"}, r"word = 'A b' is not usable. See docs/place.md"),

@@ -1,4 +1,4 @@
-"""Clients of AWS services and of compatible servers, with every default that matters set explicitly."""
+"""Clients of AWS and of compatible servers, with explicit retries, limits and credentials, and errors of the store."""
 
 import os
 import re
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 
-# Attempts in total, for throttling and broken connections. Explicit, as botocore's default has changed before.
+# All attempts of a request, after throttling or a broken connection. Explicit, as botocore's default has changed.
 _ATTEMPTS = 6
 _CONNECTIONS = 16
-# The profile of a credentials file if no profile is named.
-_DEFAULT_PROFILE = "default"
+_DEFAULT_PROFILE = "default"  # the section of a credentials file that is used without a profile
 
-# Clients are created by one thread at a time, because they share the loader, which is not thread-safe.
-_turn = threading.Lock()
+# Only one thread at a time may create a client, because all clients share the loader, which is not thread-safe.
+_creation = threading.Lock()
+
+# S3's error codes by their meaning. Some servers send the HTTP status as the code.
 EXISTS = frozenset({"PreconditionFailed", "412"})
 CONTENDED = frozenset({"ConditionalRequestConflict", "409"})
 NO_UPLOAD = frozenset({"NoSuchUpload"})
@@ -46,8 +47,6 @@ _RIGHTS = {
     "delete": "s3:DeleteObject",
     "sweep": "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload",
 }
-
-
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:aws[a-z0-9-]*:[A-Za-z0-9:/._-]{1,300}", re.ASCII)
 
 
@@ -72,15 +71,15 @@ class S3Options:
 
 
 def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that a client's credentials may come from: the named one, or the two usual files of AWS."""
+    """Return the files that a client reads credentials from: the file ``credentials``, or the two usual ones of AWS."""
     if credentials:
         return [Path(credentials)]
-    named = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
-    return [Path(environ.get(variable) or usual).expanduser() for variable, usual in named]
+    usual = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+    return [Path(environ.get(variable) or default).expanduser() for variable, default in usual]
 
 
 class FreshCredentials:
-    """Credentials that a client reads for each request; they are looked up again after their files change.
+    """Credentials that a client reads for each request; it looks them up again after their files change.
 
     ``look_up`` returns botocore's credentials or None; ``mark`` returns a value that changes with the files.
     """
@@ -90,7 +89,7 @@ class FreshCredentials:
     def __init__(self, look_up: Callable[[], Any], mark: Callable[[], str]) -> None:
         self._look_up = look_up
         self._mark = mark
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._credentials: Any = None
         self._credentials_mark = ""
 
@@ -99,7 +98,7 @@ class FreshCredentials:
         return self
 
     def get_frozen_credentials(self) -> Any:
-        """Return what signs one request; None without credentials. Raises botocore's ProfileNotFound."""
+        """Return the keys that sign one request; None without credentials. Raises botocore's ProfileNotFound."""
         newest = self._newest()
         return None if newest is None else newest.get_frozen_credentials()
 
@@ -114,7 +113,7 @@ class FreshCredentials:
         return getattr(self._newest(), name)
 
     def _newest(self) -> Any:
-        with self._turn:
+        with self._lock:
             mark = self._mark()
             if self._credentials is None or mark != self._credentials_mark:
                 self._credentials, self._credentials_mark = self._look_up(), mark
@@ -126,9 +125,9 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
 
     Credentials come from the file ``credentials`` (in AWS's format, section ``profile`` or ``default``), else from
     ``profile``, else from the usual chain of AWS. An ``endpoint`` means a server other than AWS: its buckets are
-    addressed by path, checksums are sent only where we ask it to check them, and bodies are sent without waiting for
-    "100 Continue". Raises botocore's ProfileNotFound, and ValueError for a missing credentials file or an invalid
-    endpoint.
+    addressed by path, and bodies are sent without waiting for "100 Continue". A request has a checksum only if its
+    operation requires one or its caller passes one. Raises botocore's ProfileNotFound, and ValueError for a missing
+    credentials file or an invalid endpoint.
     """
     import boto3
     import botocore.session
@@ -151,7 +150,7 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
         profile = profile or _DEFAULT_PROFILE
 
     def chain() -> Any:
-        """Return a new session with AWS's usual chain, which caches its files: use a new one after a change."""
+        """Return a new session with AWS's usual chain. It caches its files, so a change of them needs a new one."""
         core = botocore.session.Session(profile=profile or None)
         if credentials:
             core.set_config_variable("credentials_file", credentials)
@@ -164,16 +163,16 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
         "credential_provider", FreshCredentials(lambda: chain().get_credentials(), lambda: fingerprint(files))
     )
     session = boto3.session.Session(botocore_session=core, profile_name=profile or None, region_name=region)
-    with _turn:
+    with _creation:
         client = session.client(service, endpoint_url=endpoint or None, config=config)
-    bound(client)
+    limit_exchanges(client)
     if endpoint:
-        client.meta.events.register_last("before-call.s3", _expect_nothing)
+        client.meta.events.register_last("before-call.s3", _remove_expect)
     return client
 
 
-def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
-    """Send bodies without "Expect: 100-continue": simple servers do not answer it, and each object waits a second."""
+def _remove_expect(params: dict[str, Any], **_: Any) -> None:
+    """Remove "Expect: 100-continue": simple servers do not answer it, which delays each object by a second."""
     params["headers"].pop("Expect", None)
 
 
@@ -201,7 +200,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     except StoreError:
         raise
     except ClientError as error:
-        raise _answered(action, key, bucket, error) from error
+        raise _store_error(action, key, bucket, error) from error
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/inside/store.md"
         raise StoreError(action, key, str(error), remedy) from error
@@ -210,11 +209,11 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
         raise StoreUnreachable(action, key, why, "Check the endpoint and the network") from error
 
 
-def _answered(action: str, key: str, bucket: str, error: "ClientError") -> StoreError:
+def _store_error(action: str, key: str, bucket: str, error: "ClientError") -> StoreError:
     code = code_of(error)
     why = str(error.response.get("Error", {}).get("Message") or code)
     if code in EXISTS:
-        return StoreUnreachable(action, key, "it changed meanwhile", "Try again when nobody writes there")
+        return StoreUnreachable(action, key, "it changed meanwhile", "Try again when no other program writes there")
     if code in _MISSING:
         return Missing(action, key, "there is no such object")
     if code == "NoSuchBucket":
@@ -225,40 +224,40 @@ def _answered(action: str, key: str, bucket: str, error: "ClientError") -> Store
     if code in _CREDENTIALS:
         return StoreError(action, key, f"{code}: {why}", "Correct or renew the daemon's credentials")
     if code in _REGION:
-        return StoreError(action, key, f"{code}: {why}", f"Set artifacts.options.region to where {bucket} lies")
+        return StoreError(action, key, f"{code}: {why}", f"Set artifacts.options.region to the region of {bucket}")
     if code == "RequestTimeTooSkewed":
         return StoreError(action, key, why, "Synchronise this machine's clock with NTP")
     return StoreUnreachable(action, key, f"{code}: {why}")
 
 
-# Exchanges of botocore with a total timeout, however slowly the server sends.
+# A total time limit for each exchange of botocore, however slowly the server sends.
 #
 # The timeouts of botocore apply to single socket calls, its connections serve many exchanges, and a response is
 # returned before its body has arrived. So the sockets measure each exchange, from the first byte of the request to the
-# last one of the response.
-_SECONDS = 60  # for an exchange, or for each part of a long one
+# last byte of the response.
+_EXCHANGE_SECONDS = 60  # for an exchange, or for each piece of a long one
 _PIECE_BYTES = 1 << 18
 _ANSWER_BYTES_MAX = 64 << 20  # no part of an object and no page of a listing is longer
 
 
-class _Counting(socket.socket):
+class _LimitedSocket(socket.socket):
     """Raises TimeoutError if an exchange takes too long; the socket's own timeout applies to single calls."""
 
-    _asking = False
+    _is_request = False
     _piece_bytes = _answer_bytes = 0
     _ends_at = 0.0
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         """Send everything. A new exchange begins with the first byte sent after a response."""
-        if not self._asking:
-            self._asking, self._answer_bytes = True, 0
+        if not self._is_request:
+            self._is_request, self._answer_bytes = True, 0
             self._renew()
         super().sendall(data, flags)
         self._count(len(data))
 
     def recv_into(self, buffer: Any, nbytes: Any = None, flags: int = 0) -> int:
         """Receive available bytes. Raises OSError also if the response is longer than any valid one."""
-        self._asking = False
+        self._is_request = False
         count = super().recv_into(buffer, nbytes or len(buffer), flags)
         self._answer_bytes += count
         if self._answer_bytes > _ANSWER_BYTES_MAX:
@@ -268,34 +267,34 @@ class _Counting(socket.socket):
 
     def _count(self, count: int) -> None:
         if stopwatch() > self._ends_at:
-            raise TimeoutError(f"no whole answer within {_SECONDS} s")
+            raise TimeoutError(f"no whole answer within {_EXCHANGE_SECONDS} s")
         self._piece_bytes += count
         if self._piece_bytes >= _PIECE_BYTES:
             self._renew()
 
     def _renew(self) -> None:
-        self._piece_bytes, self._ends_at = 0, stopwatch() + _SECONDS
+        self._piece_bytes, self._ends_at = 0, stopwatch() + _EXCHANGE_SECONDS
 
 
-class _CountingTls(_Counting, ssl.SSLSocket):
-    """The same with TLS; the handshake has a timeout as a whole."""
+class _LimitedTlsSocket(_LimitedSocket, ssl.SSLSocket):
+    """A limited socket with TLS; one time limit applies to the whole handshake."""
 
 
-class _Connection:
+class _LimitedConnection:
     def _new_conn(self) -> socket.socket:
         if context := getattr(self, "ssl_context", None):
-            context.sslsocket_class = _CountingTls
-        opened: socket.socket = super()._new_conn()  # type: ignore[misc] # botocore's connection is behind it
+            context.sslsocket_class = _LimitedTlsSocket
+        opened: socket.socket = super()._new_conn()  # type: ignore[misc] # botocore's connection class comes next
         seconds = opened.gettimeout()
-        counting = _Counting(opened.family, opened.type, opened.proto, opened.detach())
-        counting.settimeout(seconds)
-        return counting
+        limited = _LimitedSocket(opened.family, opened.type, opened.proto, opened.detach())
+        limited.settimeout(seconds)
+        return limited
 
 
-def bound(client: Any) -> None:
+def limit_exchanges(client: Any) -> None:
     """Set the time limit for every exchange of a client."""
     # Botocore has no public access to its connections. It opens them, also those to a proxy, by these classes.
     pools = client._endpoint.http_session._pool_classes_by_scheme  # noqa: SLF001 - see above
     for scheme, pool in pools.items():
-        connection = type("Connection", (_Connection, pool.ConnectionCls), {})
+        connection = type("Connection", (_LimitedConnection, pool.ConnectionCls), {})
         pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})

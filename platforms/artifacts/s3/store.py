@@ -1,8 +1,8 @@
 """The blob store in an S3 bucket.
 
-S3 creates objects atomically, so atomic writes need no extra work. Create-only is a conditional write. A server that
-ignores the condition must be declared as such; the store then checks before it writes, which protects against other
-threads of this process but not against other machines.
+S3 creates objects atomically, so atomic writes need no extra work. A conditional write creates an object only if it
+does not exist. A server that ignores the condition needs ``create_only = "client"``; the store then checks before it
+writes, which protects against other threads of this process but not against other machines.
 """
 
 import base64
@@ -33,8 +33,8 @@ _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _POST_BYTES_MAX = 5 << 30  # limit of one request to S3
 _SECONDS_MAX = 7 * 86_400  # longest validity of a signature
-_REGION = "us-east-1"  # the error about another region names the right one
-_TELL_BYTES = 1 << 30
+_REGION = "us-east-1"  # if none is set; S3's error about another region names the right one
+_PROGRESS_BYTES = 1 << 30  # progress is reported after this many bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,22 +71,22 @@ class S3Store:
     prefix: str = ""
     conditional: bool = True
     part_bytes: int = PART_BYTES
-    _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def create(self, key: str, source: Path | bytes) -> bool:
-        """Write ``key`` unless it exists; return whether this call did."""
+        """Write ``key`` unless it exists; return whether this call wrote it."""
         check_key("create", key)
         if isinstance(source, Path) and not source.is_file():
-            raise StoreError("create", key, f"there is no file {source} to take it from")
-        with translated("create", key, self.bucket), nullcontext() if self.conditional else self._turn:
-            # S3 checks a condition only after it received the file, so look first.
+            raise StoreError("create", key, f"the source file {source} does not exist")
+        with translated("create", key, self.bucket), nullcontext() if self.conditional else self._lock:
+            # S3 checks a condition only after it has received the file, so look first.
             if (isinstance(source, Path) or not self.conditional) and self._size(key) is not None:
                 return False
             for _ in range(_CONTENTION_TRIES):
-                wrote = self._create(key, source)
-                if wrote is not None:
-                    return wrote
-        raise StoreUnreachable("create", key, "other writers of the same key are in the way")
+                created = self._create(key, source)
+                if created is not None:
+                    return created
+        raise StoreUnreachable("create", key, "other programs write the same key at the same time")
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object. Raises StoreUnreachable; the value is then the old or the new one."""
@@ -140,10 +140,10 @@ class S3Store:
         """Remove an object; return whether it existed."""
         check_key("delete", key)
         with translated("delete", key, self.bucket):
-            there = self._size(key) is not None
-            if there:
+            exists = self._size(key) is not None
+            if exists:
                 self.client.delete_object(Bucket=self.bucket, Key=self._name(key))
-            return there
+            return exists
 
     def sweep(self, older_than: float) -> int:
         """Abort uploads that began before ``older_than`` (real UTC seconds) and are incomplete; return how many.
@@ -156,17 +156,17 @@ class S3Store:
         with translated("sweep", self.prefix, self.bucket):
             try:
                 uploads = pages.paginate(Bucket=self.bucket, Prefix=self.prefix).search("Uploads[]")
-                old = [one for one in uploads if one and one["Initiated"].timestamp() < older_than]
+                old = [each for each in uploads if each and each["Initiated"].timestamp() < older_than]
             except ClientError as error:
-                if code_of(error) not in NO_UPLOAD:  # rclone's error if there is no such upload
+                if code_of(error) not in NO_UPLOAD:  # rclone's error if there are no uploads
                     raise
                 return 0
-            for one in old:
-                self.client.abort_multipart_upload(Bucket=self.bucket, Key=one["Key"], UploadId=one["UploadId"])
+            for each in old:
+                self.client.abort_multipart_upload(Bucket=self.bucket, Key=each["Key"], UploadId=each["UploadId"])
         return len(old)
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return signed addresses, made without a request, which expire: platforms get no secret."""
+        """Return signed addresses, which expire, so that platforms get no secret."""
         folders = {folder: list(self.keys(f"{folder}/")) for folder in grant.folders}
         seconds = min(grant.lasts_seconds, _SECONDS_MAX)
         with translated("sign", f"runs/{grant.run}", self.bucket):
@@ -236,11 +236,11 @@ class S3Store:
 
 
 # Large objects, transferred in several parts at a time.
-def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda _progress: None) -> None:
+def fetch_folder(source: str, target: Path, report: Callable[[str], None] = lambda _progress: None) -> None:
     """Copy all objects below ``s3://bucket/prefix`` into the new folder ``target``.
 
-    Credentials, region and endpoint come from AWS's usual chain and variables. ``tell`` receives progress texts. Raises
-    TreeError for keys that do not form a folder, StoreError, OSError.
+    Credentials, region and endpoint come from AWS's usual chain and variables. ``report`` receives progress texts.
+    Raises TreeError for keys that do not form a folder, StoreError, OSError.
     """
     bucket, _, prefix = source.removeprefix("s3://").partition("/")
     prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
@@ -268,13 +268,13 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
         with translated("fetch", f"s3://{bucket}/{key}", bucket), place.open("xb") as sink:
             download(client, bucket, key, entry.bytes, tags[entry], sink.fileno())
         done += entry.bytes
-        if done - reported >= _TELL_BYTES:
+        if done - reported >= _PROGRESS_BYTES:
             reported = done
-            tell(f"fetched {done / 1e9:.1f} GB")
+            report(f"fetched {done / 1e9:.1f} GB")
 
 
 def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
-    """Return the ETags below a prefix; a key that ends in a slash is a folder marker and is skipped."""
+    """Return the objects below a prefix with their ETags, without folder markers (keys that end in a slash)."""
     result: dict[Entry, str] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
@@ -327,17 +327,17 @@ def download(client: Any, bucket: str, name: str, size: int, tag: str, target: i
     Raises OSError for a response about another object or of another length, ClientError (``PreconditionFailed`` if the
     object was replaced), BotoCoreError.
     """
-    bare = tag.strip('"')  # as some servers list it
+    bare_tag = tag.strip('"')  # some servers list it without the quotes
     starts: Sequence[int] = range(0, size, PART_BYTES) or (0,)
 
     def fetch(start: int) -> None:
         wanted = min(PART_BYTES, size - start)
         span = {"Range": f"bytes={start}-{start + wanted - 1}"} if len(starts) > 1 else {}
-        answer = client.get_object(Bucket=bucket, Key=name, IfMatch=f'"{bare}"', **span)
+        answer = client.get_object(Bucket=bucket, Key=name, IfMatch=f'"{bare_tag}"', **span)
         with closing(answer["Body"]) as body:
-            length, came = answer.get("ContentLength"), str(answer.get("ETag")).strip('"')
-            if (length, came) != (wanted, bare):  # some servers ignore conditions
-                raise OSError(f"{length} bytes of the object {came} came in place of {wanted} of {bare}")
+            length, answer_tag = answer.get("ContentLength"), str(answer.get("ETag")).strip('"')
+            if (length, answer_tag) != (wanted, bare_tag):  # some servers ignore conditions
+                raise OSError(f"got {length} bytes of the object {answer_tag} instead of {wanted} of {bare_tag}")
             for piece in body.iter_chunks(_PIECE_BYTES):
                 start += os.pwrite(target, piece, start)
 

@@ -1,9 +1,9 @@
 """Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME --key-file FILE.
 
-Without a key file the API key is the first line of standard input, and the program ends when that is closed, so that it
-does not outlive its parent. It also ends on SIGTERM and SIGINT. With --idle-seconds it goes on, like Kaggle, until for
-that long no session ran and no request arrived. Restarted with the same folder and clock, it continues with the account
-and with the sessions that ran meanwhile; with another clock the account begins empty.
+Without a key file the API key is the first line of standard input, and the program ends when standard input is closed,
+so that it does not outlive its parent. It also ends on SIGTERM and SIGINT. With --idle-seconds it ends only after so
+many seconds without a session or a request. Restarted with the same folder and clock, it continues with the account and
+with the sessions that ran meanwhile; with another clock the account begins empty.
 """
 
 import sys
@@ -41,33 +41,33 @@ def main() -> None:
     folder = options.folder.absolute()
     gpu, tpu = (round(hours * 3600) for hours in (options.gpu_hours, options.tpu_hours))
     rules = KaggleRules(gpu_seconds_per_week=gpu, tpu_seconds_per_week=tpu)
-    place = KaggleAccount(folder, clock_of(options), options.owner, key, rules)
-    over = ending()
-    server = KaggleServer(place, options.port)  # it answers no request yet
-    place.note = partial(save, place)
-    if recall(place):
+    account = KaggleAccount(folder, clock_of(options), options.owner, key, rules)
+    ended = ending()
+    server = KaggleServer(account, options.port)  # it answers no request yet
+    account.note = partial(save, account)
+    if restore(account):
         # A waiting session has no process yet; what an earlier attempt started in its folder must end.
-        live = [session for session in place.sessions() if session.live and session.started_at is not None]
+        live = [session for session in account.sessions() if session.live and session.started_at is not None]
         end_unknown(folder, {str(session.terms.folder) for session in live})
     else:
         clear(folder)
-    place.note()
+    account.note()
     with server:
-        for session in place.sessions():
+        for session in account.sessions():
             session.resume()
         if options.idle_seconds <= 0 and not options.key_file:
-            threading.Thread(target=_set_at_end_of_input, args=(over,), name="end of input", daemon=True).start()
-        serve(server, over, options.idle_seconds, lambda: any(session.live for session in place.sessions()))
+            threading.Thread(target=_set_at_end_of_input, args=(ended,), name="end of input", daemon=True).start()
+        serve(server, ended, options.idle_seconds, lambda: any(session.live for session in account.sessions()))
 
 
-def _set_at_end_of_input(over: threading.Event) -> None:
+def _set_at_end_of_input(ended: threading.Event) -> None:
     sys.stdin.read()
-    over.set()
+    ended.set()
 
 
 @dataclass
 class _Saved:
-    """The state that outlives the program: one file, replaced atomically, beside the folders."""
+    """The state that outlives the program, in one file beside the folders, which is replaced atomically."""
 
     clock: Clock
     number: int
@@ -77,30 +77,31 @@ class _Saved:
     blobs: dict[str, UploadedBlob]
 
 
-_KEPT = TypeAdapter(_Saved)
+_FORMAT = TypeAdapter(_Saved)
 
 
-def save(place: KaggleAccount) -> None:
+def save(account: KaggleAccount) -> None:
     """Save the account. Raises OSError."""
-    storage = place.storage
-    with place.lock:
-        kept = _Saved(place.clock, place.next_number, place.kernels, place.deleted, storage.datasets, storage.blobs)
-        place.root.mkdir(parents=True, exist_ok=True)
-        write_whole(place.root / _FILE, _KEPT.dump_json(kept).decode())
+    storage = account.storage
+    with account.lock:
+        kernels = account.kernels, account.deleted
+        saved = _Saved(account.clock, account.next_number, *kernels, storage.datasets, storage.blobs)
+        account.root.mkdir(parents=True, exist_ok=True)
+        write_whole(account.root / _FILE, _FORMAT.dump_json(saved).decode())
 
 
-def recall(place: KaggleAccount) -> bool:
+def restore(account: KaggleAccount) -> bool:
     """Restore the account from the folder if it was saved with this clock; return whether it was."""
     try:
-        kept = _KEPT.validate_json((place.root / _FILE).read_bytes())
-    except (FileNotFoundError, ValidationError):  # or an older version wrote it
+        saved = _FORMAT.validate_json((account.root / _FILE).read_bytes())
+    except (FileNotFoundError, ValidationError):  # an older version wrote the invalid file
         return False
-    if kept.clock != place.clock:
+    if saved.clock != account.clock:
         return False
-    place.next_number, place.kernels, place.deleted = kept.number, kept.kernels, kept.deleted
-    place.storage.datasets, place.storage.blobs = kept.datasets, kept.blobs
-    for session in place.sessions():
-        place.attach_session(session)
+    account.next_number, account.kernels, account.deleted = saved.number, saved.kernels, saved.deleted
+    account.storage.datasets, account.storage.blobs = saved.datasets, saved.blobs
+    for session in account.sessions():
+        account.attach_session(session)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The state of an account: kernels, sessions, datasets and the quota, all on one scaled clock."""
+"""The state of an emulated Kaggle account: kernels, sessions, datasets and the quota, all on one scaled clock."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def _kind_of(body: Mapping[str, Any]) -> Kind:
 
 @dataclass(slots=True)
 class KernelVersion:
-    """One push: its request, and its session (None if it was only saved)."""
+    """One push of a kernel: its request ``body``, and its session (None if the push only saved the kernel)."""
 
     number: int
     body: dict[str, Any]
@@ -82,13 +82,13 @@ class KaggleAccount:
         self.next_number = 355_193_088  # of the next kernel or session
 
     def sessions(self) -> "list[EmulatedSession]":
-        """Return every session there ever was, those of deleted kernels too."""
+        """Return all sessions, also ended ones and those of deleted kernels."""
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
             return [version.session for kernel in kernels for version in kernel.versions if version.session]
 
     def is_token(self, token: str) -> bool:
-        """Return whether a running kernel was given this token."""
+        """Return whether this is the token of a running kernel."""
         return bool(token) and any(session.live and session.terms.token == token for session in self.sessions())
 
     def week(self, instant: float) -> tuple[float, float]:
@@ -109,7 +109,7 @@ class KaggleAccount:
         return self.seconds_per_week(kind) - self.seconds_used(*self.week(self.clock.now()), kind)
 
     def quota(self) -> dict[str, Any]:
-        """GetAcceleratorQuotaStatistics."""
+        """Answer GetAcceleratorQuotaStatistics."""
         start, end = self.week(self.clock.now())
         return {
             "quotaRefreshTime": instant_text(end),
@@ -134,7 +134,7 @@ class KaggleAccount:
         return newest.pushed_at if started is None else started
 
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
-        """SaveKernel. Errors are returned as ``error`` with HTTP 200, except for a source that is too large."""
+        """Answer SaveKernel. Like Kaggle, it returns errors with HTTP 200, except for a source that is too large."""
         text = str(body.get("text") or "")
         if len(text.encode()) > self.rules.source_bytes_max:
             raise KaggleRefusal(400, "Bad Request")
@@ -210,7 +210,7 @@ class KaggleAccount:
         return self.attach_session(EmulatedSession(terms))
 
     def attach_session(self, session: "EmulatedSession") -> "EmulatedSession":
-        """Connect a session, new or restored, to this account, and return it."""
+        """Connect a new or restored session to this account, and return it."""
         session.terms.address = self.address
         return session.attach(self.clock, partial(self.seconds_left, session.terms.kind), self.note)
 
@@ -219,7 +219,7 @@ class KaggleAccount:
         return self.next_number - 1
 
     def version(self, owner: str, slug: str, label: str | None) -> tuple[Kernel, KernelVersion]:
-        """Return the version that a label ``v<N>`` names, or the newest."""
+        """Return a kernel with the version of the label ``v<N>``, by default the newest. Raises KaggleRefusal."""
         if owner == self.owner and slug in self.deleted and slug not in self.kernels:
             raise KaggleRefusal(404, "Not found")
         kernel = self.kernels.get(slug) if owner == self.owner else None
@@ -233,7 +233,7 @@ class KaggleAccount:
         return kernel, kernel.versions[int(match[1]) - 1]
 
     def cancel(self, session_id: object) -> dict[str, Any]:
-        """CancelKernelSession: it accepts only the session's ID, which no response of the emulator contains."""
+        """Answer CancelKernelSession. It needs the session's ID, which no response of the emulator contains."""
         with self.lock:
             matching = [session for session in self.sessions() if str(session.terms.session_id) == str(session_id)]
         if not matching:
@@ -244,7 +244,7 @@ class KaggleAccount:
         return {}
 
     def delete(self, owner: str, slug: str) -> dict[str, Any]:
-        """DeleteKernel: deletes all versions; a running session ends at once."""
+        """Answer DeleteKernel, which deletes all versions; a running session ends at once."""
         with self.lock:
             kernel = self.kernels.get(slug) if owner == self.owner else None
             if kernel is None:
@@ -295,7 +295,7 @@ class PushTerms:
     limit_seconds: float | None
     queue_seconds: float
     log_bytes_max: int
-    token: str = ""  # with which the kernel may call the server; empty: it may not
+    token: str = ""  # the credential for the kernel's calls to the server; empty: it may not call
     address: str = ""  # of the server
 
 
@@ -312,8 +312,8 @@ class EmulatedSession:
     started_at: float | None = None
     ended_at: float | None = None
     kept: bool = False  # whether its output was saved
-    pid: int = 0  # of its process, with its start time
-    ticks: int = 0
+    pid: int = 0  # of its process
+    ticks: int = 0  # the start time of the process, in clock ticks since boot
 
     def __post_init__(self) -> None:
         self.lines: list[Line] = []
@@ -350,17 +350,17 @@ class EmulatedSession:
         self._thread.start()
 
     def resume(self) -> None:
-        """Continue a session that an earlier emulator started; its process's output meanwhile is still in the pipes."""
+        """Continue a session of an earlier emulator; what its process wrote meanwhile is still in the pipes."""
         with suppress(FileNotFoundError), (self.terms.folder / _JOURNAL).open() as stream:
             self.lines.extend(cast("Line", json.loads(line)) for line in stream if line.endswith("\n"))
         self._log_bytes = sum(len(line["data"]) for line in self.lines)
         if self.live:
-            work = self._run_session if self.started_at is None else self._go_on
+            work = self._run_session if self.started_at is None else self._watch_again
             self._thread = threading.Thread(target=work, name=f"kernel {self.terms.session_id}", daemon=True)
             self._thread.start()
 
     def cut(self, status: str, message: str) -> None:
-        """End it from outside and wait until it has ended."""
+        """End the session with a ``status`` and wait until it has ended; ``message`` says why."""
         with self.changed:
             self._cut = self._cut or (status, message)
         self._wake.set()
@@ -371,8 +371,8 @@ class EmulatedSession:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def news(self, count: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
-        """Wait for lines beyond the first ``count``, or for the end; return them and whether it has ended."""
+    def new_lines(self, count: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
+        """Wait for lines after the first ``count``, or for the end; return the lines and whether it has ended."""
         with self.changed:
             self.changed.wait_for(lambda: len(self.lines) > count or not self.live, timeout=patience_wall_seconds)
             return self.lines[count:], not self.live
@@ -416,15 +416,15 @@ class EmulatedSession:
         for name in _STREAMS:
             (folder / name).unlink(missing_ok=True)
             os.mkfifo(folder / name)
-        # A notebook has no file of its own, so a script that uses __file__ fails there as it does here. The shell
-        # records the exit code for a restarted emulator, which is not its parent. It writes into named pipes, of which
-        # it holds both ends: an emulator that dies breaks none of them.
+        # Python reads the script from standard input, so that __file__ is not defined, as in a notebook. The shell
+        # records the exit code for a restarted emulator, which is not its parent. The process holds both ends of the
+        # named pipes that it writes to, so they do not break if the emulator dies.
         script = '"$1" - ; echo $? >"$2.new"; mv "$2.new" "$2"'
         program = ["sh", "-c", script, "sh", sys.executable, str(folder / _EXIT)]
-        with (folder / "source.py").open("rb") as source, self._reading() as readers, ExitStack() as handed:
+        with (folder / "source.py").open("rb") as source, self._reading() as readers, ExitStack() as inherited:
             ends = [os.open(folder / name, os.O_RDWR) for name in _STREAMS]
             for end in ends:
-                handed.callback(os.close, end)
+                inherited.callback(os.close, end)
             process = subprocess.Popen(
                 program,
                 stdin=source,
@@ -434,8 +434,8 @@ class EmulatedSession:
                 env=environment,
                 start_new_session=True,
             )
-            handed.close()  # from here on only the process holds them, so they close when it ends
-            # Recorded before any response reports it as running; once it is billed, no response reports it as queued.
+            inherited.close()  # from here on only the process holds the pipes, so they close when it ends
+            # Recorded before any response reports the session as running, and before it is billed.
             with self.changed:
                 self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
                 self.status, self.started_at = "RUNNING", self.clock.now()
@@ -443,7 +443,7 @@ class EmulatedSession:
                 self.changed.notify_all()
             self._watch(process, readers)
 
-    def _go_on(self) -> None:
+    def _watch_again(self) -> None:
         with self._reading() as readers:
             self._watch(None, readers)
 
@@ -478,13 +478,13 @@ class EmulatedSession:
     def _exit_code(self) -> int:
         with suppress(FileNotFoundError, ValueError):
             return int((self.terms.folder / _EXIT).read_text())
-        return 1  # it was killed before it could write it
+        return 1  # the shell was killed before it wrote the code
 
     def _follow(self, readers: Mapping[str, int]) -> tuple[str, str] | None:
-        """Read output until the process closes it; return how it was ended from outside, if it was."""
+        """Read output until the process closes it; return the status and message of an end from outside, or None."""
         with selectors.DefaultSelector() as selector:
             for name, reader in readers.items():
-                # A pipe without a writer looks quiet when it is opened: only a read shows its end.
+                # The selector does not report a pipe whose writers had gone before it was opened; a read does.
                 with suppress(BlockingIOError):
                     data = os.read(reader, _PIECE_BYTES)
                     if not data:
@@ -528,7 +528,7 @@ class EmulatedSession:
                 self.changed.notify_all()
 
     def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
-        shutil.rmtree(self.terms.folder / "kaggle" / "input", ignore_errors=True)  # it is deleted with the container
+        shutil.rmtree(self.terms.folder / "kaggle" / "input", ignore_errors=True)  # Kaggle deletes it as well
         with self.changed:
             self.status, self.failure, self.kept, self.ended_at = status, failure, kept, self.clock.now()
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""The HTTP server of the emulator, on the loopback interface, for the real client, directly or by a proxy variable."""
+"""The emulator's HTTP server, on the loopback interface. Real clients call it directly or as their HTTP proxy."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
 _DATASETS_PAGE = 20  # the client cannot choose another size
-# These calls wait for the ends of sessions, which need the account's lock that all other calls hold.
+# These calls wait until sessions end. An ending session needs the account's lock, so these calls must not hold it.
 _ENDS_SESSIONS = frozenset({"CancelKernelSession", "DeleteKernel"})
 
 
@@ -44,10 +44,10 @@ class KaggleServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), handler or Handler)
         self.place = place
         place.address = self.address
-        self.links: dict[str, tuple[str, str, float]] = {}
+        self.links: dict[str, tuple[str, str, float]] = {}  # by token: kernel and version, file name, expiry
         self.closing = threading.Event()
-        self.heard = 0  # number of API calls received
-        self.requests: deque[tuple[str, Any]] = deque(maxlen=_REQUESTS_KEPT)  # the last of them: name and body
+        self.calls_received = 0
+        self.requests: deque[tuple[str, Any]] = deque(maxlen=_REQUESTS_KEPT)  # the latest calls: name and body
         self.table: dict[str, Callable[[Body], Body]] = {
             "security.OAuthService/IntrospectToken": self._introspect,
             "kernels.KernelsApiService/SaveKernel": place.push,
@@ -93,7 +93,7 @@ class KaggleServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def file(self, version: str, name: str) -> Path:
-        """Return the file of a link: of a kernel version's output. Raises KaggleRefusal."""
+        """Return the path of an output file of a kernel's version (``slug/number``). Raises KaggleRefusal."""
         kernel, _, number = version.rpartition("/")
         with self.place.lock:
             _, content = self.place.version(self.place.owner, kernel, f"v{number}")
@@ -102,7 +102,7 @@ class KaggleServer(ThreadingHTTPServer):
         return content.session.terms.folder / "kaggle" / "working" / name
 
     def link(self, version: str, name: str) -> str:
-        """Return an address of a file, which expires."""
+        """Return an address of an output file that expires."""
         token = secrets.token_hex(8)
         expires_at = self.place.clock.wall_seconds(self.place.clock.now()) + self.place.rules.link_wall_seconds
         self.links[token] = (version, name, expires_at)
@@ -139,13 +139,13 @@ class KaggleServer(ThreadingHTTPServer):
         return {"kernels": [self._metadata(kernel) for kernel in page], **following}
 
     def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list by its number."""
+        """Return a page of a list by the number of the page."""
         size = min(size, self.page_max)
         first = (max(1, int(body.get("page") or 1)) - 1) * size
         return things[first : first + size], {}
 
     def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list by token, with the token of the next page."""
+        """Return a page of a list by a page token, with the token of the next page."""
         first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.page_max)
         return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
 
@@ -217,13 +217,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(data or b"{}")
-            self.server.heard += 1
+            self.server.calls_received += 1
             self.server.requests.append((call, body))
             handler = self.server.table.get(name)
             if handler is None:
                 raise KaggleRefusal(404, f"There is no call {name}")
             if call != "IntrospectToken":
-                self._authenticate(looks=call.startswith("Get"))
+                self._authenticate(reads_only=call.startswith("Get"))
             with nullcontext() if call in _ENDS_SESSIONS else self.server.place.lock:
                 answer = handler(body)
             if not call.startswith(("Get", "List", "Introspect")):
@@ -277,11 +277,11 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse tunnels: no request for the real Kaggle may leave this machine through the emulator."""
         self.answer(502, {"code": 502, "message": "the emulator opens no tunnels"})
 
-    def _authenticate(self, *, looks: bool = False) -> None:
-        """Accept the owner, and kernels for read-only calls."""
+    def _authenticate(self, *, reads_only: bool = False) -> None:
+        """Accept the owner, and for read-only calls also kernels. Raises KaggleRefusal."""
         kind, _, credentials = self.headers.get("Authorization", "").partition(" ")
         place = self.server.place
-        if kind == "Bearer" and (credentials == place.key or (looks and place.is_token(credentials))):
+        if kind == "Bearer" and (credentials == place.key or (reads_only and place.is_token(credentials))):
             return
         with suppress(binascii.Error, UnicodeDecodeError):
             if kind == "Basic" and base64.b64decode(credentials).decode() == f"{place.owner}:{place.key}":
@@ -301,12 +301,12 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         sent = 0  # a reconnected client gets everything again
         while True:
-            lines, over = session.news(sent, self.server.place.rules.stream_idle_wall_seconds)
-            if not lines and not over:
+            lines, ended = session.new_lines(sent, self.server.place.rules.stream_idle_wall_seconds)
+            if not lines and not ended:
                 return  # the balancer closes idle streams
             sent += len(lines)
             self._send_chunk("".join(f"data: {json.dumps(line)}\n\n" for line in lines))
-            if over and sent == len(session.lines):
+            if ended and sent == len(session.lines):
                 self._send_chunk("data: END_OF_LOG\n\n")
                 self._send_chunk("")
                 return
@@ -319,11 +319,11 @@ class Handler(BaseHTTPRequestHandler):
     def send_output(self, path: str, *, interrupt: bool = False) -> None:
         """Send an output file, or the part from the requested byte on; with ``interrupt`` only half of that."""
         token, _, name = path.removeprefix("/output/").partition("/")
-        version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
+        version, linked_name, expires_at = self.server.links.get(token, ("", "", 0.0))
         clock = self.server.place.clock
-        if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
+        if unquote(name) != linked_name or clock.wall_seconds(clock.now()) > expires_at:
             raise KaggleRefusal(403, "The link has expired")
-        file = self.server.file(version, meant)
+        file = self.server.file(version, linked_name)
         size = file.stat().st_size
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = min(int(match[1]), size) if match else 0
@@ -342,7 +342,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
 
     def answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        """Send a document."""
+        """Send ``body`` as a JSON document."""
         self.send(status, json.dumps(body).encode(), _JSON, headers)
 
     def send(self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:

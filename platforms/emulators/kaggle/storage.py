@@ -1,4 +1,4 @@
-"""Uploads and datasets: blobs by token, versions that replace each other, and the time until a version is READY."""
+"""The limits of the emulated account, and its storage: uploaded blobs by token, datasets and their versions."""
 
 import shutil
 import tarfile
@@ -11,7 +11,7 @@ from typing import Any
 from jobs.payload.clock import Clock
 
 _FILES_MAX = 50
-# Fractions of the time to READY after which a version changes its state.
+# The states of a version, each with the fraction of the time to READY after which it begins.
 _STAGES = (
     (0.0, "NOT_YET_PERSISTED"),
     (0.2, "BLOBS_RECEIVED"),
@@ -56,7 +56,7 @@ class KaggleRefusal(Exception):
 
 
 def denied(permission: str) -> KaggleRefusal:
-    """Return Kaggle's error for missing and for foreign things, which it does not distinguish."""
+    """Return Kaggle's error for a thing that does not exist or belongs to another account: it does not say which."""
     return KaggleRefusal(403, f"Permission '{permission}' was denied")
 
 
@@ -102,33 +102,33 @@ class KaggleStorage:
     datasets: dict[str, Dataset] = field(default_factory=dict)
 
     def start_upload(self, name: str, size: int, token: str) -> UploadedBlob:
-        """Begin an upload."""
+        """Begin an upload of ``size`` bytes and return its blob, which is empty."""
         (self._root / "blobs").mkdir(parents=True, exist_ok=True)
         blob = self.blobs[token] = UploadedBlob(name, size, self._root / "blobs" / token)
         blob.path.touch()
         return blob
 
     def create(self, body: dict[str, Any]) -> dict[str, Any]:
-        """CreateDataset; errors are returned with HTTP 200, as by Kaggle."""
+        """Answer CreateDataset. Like Kaggle, it returns errors with HTTP 200."""
         slug, title = str(body.get("slug", "")), str(body.get("title", ""))
         if not 6 <= len(slug) <= 50 or not 6 <= len(title) <= 50:
             return {"status": "Error", "error": "The slug and the title must be between 6 and 50 characters"}
         if slug in self.datasets:
             return {"status": "Error", "error": f"The requested slug '{slug}' is already in use by a dataset"}
         dataset = Dataset(slug, title)
-        wrong = self._add_version(dataset, body)
-        if wrong:
-            return {"status": "Error", "error": wrong}
+        error = self._add_version(dataset, body)
+        if error:
+            return {"status": "Error", "error": error}
         self.datasets[slug] = dataset
         return {"status": "Ok", "ref": f"{self._owner}/{slug}", "url": f"https://kaggle.invalid/{slug}", "error": ""}
 
     def create_version(self, request: dict[str, Any]) -> dict[str, Any]:
-        """CreateDatasetVersion: refused while the newest version is being processed."""
+        """Answer CreateDatasetVersion. Raises KaggleRefusal, also while the newest version is being processed."""
         dataset = self.find(request.get("ownerSlug", ""), request.get("datasetSlug", ""))
         if dataset is None or self.status(dataset) != "READY":
             raise denied("datasets.update")
-        wrong = self._add_version(dataset, request.get("body") or {})
-        return {"status": "Error", "error": wrong} if wrong else {"status": "Ok", "ref": dataset.slug, "error": ""}
+        error = self._add_version(dataset, request.get("body") or {})
+        return {"status": "Error", "error": error} if error else {"status": "Ok", "ref": dataset.slug, "error": ""}
 
     def _add_version(self, dataset: Dataset, body: dict[str, Any]) -> str:
         blobs = [self.blobs.get(entry.get("token", "")) for entry in body.get("files") or ()]
@@ -146,7 +146,7 @@ class KaggleStorage:
         return ""
 
     def find(self, owner: str, slug: str) -> Dataset | None:
-        """Return a dataset that is not deleted."""
+        """Return a dataset; None if it does not exist or is deleted."""
         dataset = self.datasets.get(slug) if owner == self._owner else None
         return None if dataset is None or dataset.deleted else dataset
 
@@ -156,10 +156,10 @@ class KaggleStorage:
             return "DELETED"
         age = self._clock.now() - dataset.versions[-1].created_at - self._rules.dataset_hidden_seconds
         share = age / self._rules.dataset_seconds if self._rules.dataset_seconds > 0 else 1.0
-        return [name for begins, name in _STAGES if share >= begins or begins == 0.0][-1]
+        return [state for begins, state in _STAGES if share >= begins or begins == 0.0][-1]
 
     def visible(self, dataset: Dataset) -> bool:
-        """Return whether Kaggle reports the dataset: just after its creation it does not."""
+        """Return whether Kaggle already reports the dataset; it does not just after the creation."""
         return (self._clock.now() - dataset.versions[0].created_at) >= self._rules.dataset_hidden_seconds
 
     def attach(self, source: str, target: Path) -> bool:
@@ -172,7 +172,7 @@ class KaggleStorage:
         return True
 
     def delete(self, owner: str, slug: str) -> dict[str, Any]:
-        """DeleteDataset."""
+        """Answer DeleteDataset. Raises KaggleRefusal."""
         dataset = self.find(owner, slug)
         if dataset is None:
             raise denied("datasets.delete")
@@ -181,7 +181,7 @@ class KaggleStorage:
         return {}
 
     def describe(self, owner: str, slug: str) -> dict[str, Any]:
-        """GetDataset."""
+        """Answer GetDataset. Raises KaggleRefusal."""
         dataset = self.find(owner, slug)
         if dataset is None:
             raise denied("datasets.get")
@@ -198,7 +198,7 @@ class KaggleStorage:
 
 
 def _place(blob: UploadedBlob, folder: Path) -> None:
-    """Put an uploaded file into a version; archives are unpacked, as by Kaggle."""
+    """Copy an uploaded file into the folder of a version; like Kaggle, unpack archives."""
     if blob.name.endswith((".tar", ".tar.gz", ".tgz")):
         with tarfile.open(blob.path) as archive:
             archive.extractall(folder, filter="data")

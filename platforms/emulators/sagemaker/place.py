@@ -1,4 +1,4 @@
-"""The state of an account: training jobs that really run, its limits, and the cost of the jobs."""
+"""The state of an emulated AWS account: training jobs that really run, its limits, and the cost of the jobs."""
 
 import io
 import json
@@ -27,7 +27,7 @@ _SERVICE = "sagemaker.amazonaws.com"
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
-_KEPT = frozenset({
+_RECORDED = frozenset({
     "request", "status", "secondary", "reason", "created_at", "started_at", "ended_at", "transitions",
 })  # fmt: skip
 _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
@@ -56,7 +56,7 @@ class SageMakerRefusal(Exception):
 
 # The instances' access to S3, CloudWatch and IAM: directly to moto's memory, without HTTP.
 class MotoCloud:
-    """Moto's S3, CloudWatch and IAM in this process, as used by instances in ``region``.
+    """Moto's S3, CloudWatch and IAM in this process, for the instances in ``region``.
 
     ``credentials`` is the address at which a container gets the credentials of its role.
     """
@@ -86,7 +86,7 @@ class MotoCloud:
         self._roles.create_role(name, trust, "/", None, "", [], "3600")
 
     def copy(self, uri: str, folder: Path) -> int:
-        """Copy all objects whose names begin with ``uri``, as SageMaker does: a prefix need not end at a '/'."""
+        """Copy all objects whose names begin with ``uri``, which need not end at a '/'; return how many."""
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         keys = self._files.get_bucket(bucket).keys
         names = [name for name in list(keys) if name.startswith(prefix)]
@@ -102,14 +102,14 @@ class MotoCloud:
         self._files.put_object(bucket, key, data)
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
-        """Write each line as an event when it arrives. The first one creates the stream."""
-        at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch lives in real time
+        """Write each line as an event when it arrives. The first line creates the stream."""
+        at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch uses real time, in milliseconds
         stream = f"{job}/algo-1-{at // 1000}"
-        begun = False
+        stream_exists = False
         for line in lines:
-            if not begun:
-                self._begin(stream)
-                begun = True
+            if not stream_exists:
+                self._create_stream(stream)
+                stream_exists = True
             at = max(at, int(time.time() * 1000))  # noqa: TID251 - as above
             message = line.rstrip(b"\n").decode(errors="replace") or " "
             self._logs.put_log_events(GROUP, stream, [{"timestamp": at, "message": message}])
@@ -118,7 +118,7 @@ class MotoCloud:
         """Remove all output: the whole process shares moto's memory, and the next account must not find it."""
         self._logs.groups.pop(GROUP, None)
 
-    def _begin(self, stream: str) -> None:
+    def _create_stream(self, stream: str) -> None:
         from moto.logs.exceptions import ResourceAlreadyExistsException
 
         with suppress(ResourceAlreadyExistsException):  # another job created it at the same moment
@@ -128,7 +128,7 @@ class MotoCloud:
 
 @dataclass
 class Job:
-    """A training job; instants are scheduled seconds UTC, with fractions as on AWS.
+    """A training job; its times are scheduled UTC seconds, with fractions as on AWS.
 
     ``folder`` represents /opt/ml and is removed at the end. ``record`` is the file that outlives the emulator.
     """
@@ -146,7 +146,7 @@ class Job:
     ended_at: float | None = None
     reason: str = ""
     transitions: list[tuple[str, float]] = field(default_factory=list)
-    _selected: str | None = None  # the type of instance that it runs on
+    _selected: str | None = None  # the type of the instance that the job runs on
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -179,7 +179,7 @@ class Job:
         return round((until - self.started_at) * share)
 
     def start(self, cloud: MotoCloud) -> None:
-        """Start the job."""
+        """Start the job in the background."""
         self._cloud = cloud
         self.created_at = self.clock.now()
         self._move(self.secondary)
@@ -194,9 +194,9 @@ class Job:
                 self._move("Stopping")
         self._stop.set()
 
-    def recall(self, document: Mapping[str, Any]) -> None:
-        """Restore what an earlier emulator recorded of the job; a job that was alive then has failed."""
-        for name in _KEPT & document.keys():
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Restore the job from an earlier emulator's record; a job that had not ended counts as failed."""
+        for name in _RECORDED & document.keys():
             setattr(self, name, document[name])
         if self.live:
             self._end("Failed", "Failed", "InternalServerError: the instance was lost")
@@ -300,16 +300,16 @@ class Job:
 
     def _upload(self) -> None:
         """Upload the job's model and output to where AWS puts them."""
-        place = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
+        address = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
         for folder, archive in (("model", "model.tar.gz"), ("output/data", "output.tar.gz")):
             if any((self.folder / folder).iterdir()):
                 packed = io.BytesIO()
                 with tarfile.open(fileobj=packed, mode="w:gz") as opened:
                     opened.add(self.folder / folder, ".")
-                self.cloud.put(f"{place}/{archive}", packed.getvalue())
+                self.cloud.put(f"{address}/{archive}", packed.getvalue())
 
     def _train(self) -> tuple[int, str]:
-        """Run the container; return its exit code, and why AWS ended it, or ""."""
+        """Run the container; return its exit code, and the secondary status if AWS ended it, or ""."""
         with self._lock:
             if not self._stop.is_set():
                 self._move("Training")
@@ -317,9 +317,9 @@ class Job:
         ticks = start_ticks(process.pid) or 0
         output = process.stdout
         if output is None:
-            raise AssertionError("a pipe was asked for")
-        talker = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
-        talker.start()
+            raise AssertionError("Popen with PIPE has an output")
+        logger = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
+        logger.start()
         why = self._watch(process)
         if process.poll() is None:
             process.terminate()
@@ -327,12 +327,12 @@ class Job:
                 process.wait(self.clock.wall_seconds(self.rules.grace_seconds))
         kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
         process.wait()
-        talker.join()
+        logger.join()
         output.close()
         return process.returncode, why
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait until the container exits, is stopped, or must be ended; return why AWS ends it, or ""."""
+        """Wait until the container exits, is stopped, or exceeds a limit; return its name in ``_limits``, or ""."""
         why, at = min(self._limits().items(), key=lambda limit: limit[1])
         while process.poll() is None and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
@@ -342,7 +342,7 @@ class Job:
         return ""
 
     def _limits(self) -> dict[str, float]:
-        """Return the instant at which the container must end, by the secondary status that the job then gets."""
+        """Return the time at which the container must end, by the secondary status that the job then gets."""
         runtime = self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400)
         return {"MaxRuntimeExceeded": (self.started_at or self.clock.now()) + runtime}
 
@@ -377,13 +377,13 @@ class Job:
             return "the container failed"
 
     def _paused(self, seconds: float) -> bool:
-        """Wait for scheduled time; return whether the job was stopped during the wait."""
+        """Wait for some scheduled seconds; return whether the job was stopped during the wait."""
         return self._stop.wait(self.clock.wall_seconds(seconds))
 
     def _move(self, secondary: str) -> None:
         self.secondary = secondary
         self.transitions.append((secondary, self.clock.now()))
-        write_whole(self.record, json.dumps({name: getattr(self, name) for name in sorted(_KEPT)}))
+        write_whole(self.record, json.dumps({name: getattr(self, name) for name in sorted(_RECORDED)}))
 
 
 # The account: its jobs, its limits, and the cost.
@@ -425,7 +425,7 @@ class SageMakerAccount:
         for record in sorted(self._records.glob("*.json")):
             document = json.loads(record.read_text())
             job = self._new_job(document["request"])
-            job.recall(document)
+            job.restore(document)
             self.jobs[job.name] = job
 
     @property
@@ -434,7 +434,7 @@ class SageMakerAccount:
         return self._folder / "disks"
 
     def create(self, request: Mapping[str, Any], region: str = "") -> dict[str, Any]:
-        """CreateTrainingJob, signed for ``region``, by default ours. Raises SageMakerRefusal."""
+        """Answer CreateTrainingJob, signed for ``region``, by default ours. Raises SageMakerRefusal."""
         _validate(request)
         _validate_image(request.get("AlgorithmSpecification", {}), region or self.region)
         name = request["TrainingJobName"]
@@ -449,7 +449,7 @@ class SageMakerAccount:
                     "ResourceLimitExceeded",
                 )
             if self.cloud is None:
-                raise SageMakerRefusal("the place is closed", "InternalFailure")
+                raise SageMakerRefusal("the server is not running", "InternalFailure")
             self.jobs[name] = job = self._new_job(request)
             job.start(self.cloud)
         return {"TrainingJobArn": job.arn}
@@ -460,11 +460,11 @@ class SageMakerAccount:
         return self.job_kind(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeTrainingJob. Raises SageMakerRefusal."""
+        """Answer DescribeTrainingJob. Raises SageMakerRefusal."""
         return self._job(request).describe()
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """StopTrainingJob. Raises SageMakerRefusal, also for an ended job."""
+        """Answer StopTrainingJob. Raises SageMakerRefusal, also for an ended job."""
         job = self._job(request)
         if not job.live:
             raise SageMakerRefusal(f"The request was rejected: the job is in status {job.status}")
@@ -472,7 +472,7 @@ class SageMakerAccount:
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteTrainingJob. Raises SageMakerRefusal."""
+        """Answer DeleteTrainingJob. Raises SageMakerRefusal."""
         job = self._job(request)
         if job.live:
             raise SageMakerRefusal(f"{job.name} is not in a terminal state")
@@ -483,7 +483,7 @@ class SageMakerAccount:
         return {}
 
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListTrainingJobs, newest first. As on AWS, pages are cut before the status filter: some are empty."""
+        """Answer ListTrainingJobs, newest first. Like AWS, it filters a page by status, so a page may be empty."""
         with self._lock:
             descriptions = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
         descriptions.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
@@ -499,7 +499,7 @@ class SageMakerAccount:
         return {"TrainingJobSummaries": page, **more}
 
     def quotas(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListServiceQuotas: for each usual type as many instances as the rules allow."""
+        """Answer ListServiceQuotas: every common type has the number of instances that the rules allow."""
         uses = ("training job usage", "spot training job usage")
         names = [f"{name} for {use}" for name in _TYPES for use in uses]
         listed = [{"QuotaName": name, "Value": float(self.rules.instances_max)} for name in names]
@@ -511,7 +511,7 @@ class SageMakerAccount:
             return self._deleted_seconds + sum(job.billed_seconds for job in self.jobs.values())
 
     def close(self) -> None:
-        """Stop all jobs and wait for their processes to be gone."""
+        """Stop all jobs and wait until their processes have ended."""
         with self._lock:
             jobs = list(self.jobs.values())
         for job in jobs:
@@ -531,7 +531,7 @@ def _validate(request: Mapping[str, Any]) -> None:
     stopping, resources = request.get("StoppingCondition", {}), request.get("ResourceConfig", {})
     spot, wait = request.get("EnableManagedSpotTraining", False), stopping.get("MaxWaitTimeInSeconds")
     runtime, wishes = stopping.get("MaxRuntimeInSeconds", 86_400), resources.get("InstancePreferences") or [resources]
-    wrong = {
+    is_invalid = {
         "TrainingJobName": not _NAME.fullmatch(str(request.get("TrainingJobName"))),
         "RoleArn": not str(request.get("RoleArn", "")).startswith("arn:aws:iam::"),
         "MaxRuntimeInSeconds": not 1 <= runtime <= 28 * 86_400,
@@ -547,8 +547,8 @@ def _validate(request: Mapping[str, Any]) -> None:
             len(word) > 256 for word in request.get("AlgorithmSpecification", {}).get("ContainerArguments", ())
         ),
     }
-    if invalid := [name for name, bad in wrong.items() if bad]:
-        raise SageMakerRefusal(f"1 validation error detected: {', '.join(invalid)}")
+    if names := [name for name, invalid in is_invalid.items() if invalid]:
+        raise SageMakerRefusal(f"1 validation error detected: {', '.join(names)}")
 
 
 def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
@@ -560,7 +560,7 @@ def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
         return  # an algorithm of the account, or a private registry
     parts = _ECR.fullmatch(str(image)) if len(str(image)) <= _IMAGE_CHARACTERS_MAX else None
     if parts is None:
-        wanted = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."
-        raise SageMakerRefusal(f"Invalid training image {image}. {wanted}")
+        remedy = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."
+        raise SageMakerRefusal(f"Invalid training image {image}. {remedy}")
     if parts["region"] != region:
         raise SageMakerRefusal(f"Invalid DNS suffix for region '{parts['region']}' in training image")

@@ -17,15 +17,15 @@ from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, SageMakerAcc
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # operations that moto does not get; it cannot list quotas
-_PATHS = 64  # concurrent calls; calls for the same path are serialised
+_PATHS = 64  # locks for the paths of calls to moto, so that calls for the same path run one after the other
 CREDENTIALS = "/container/credentials"
-# Moto's account for everybody whose keys it did not issue.
+# Moto accepts any keys; all keys that it did not issue belong to one account.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 403: "403 Forbidden", 500: "500 Internal Server Error"}
 
 
 class SageMakerServer:
-    """Serves an account as a context manager. ``address`` is the value for AWS_ENDPOINT_URL."""
+    """A context manager that serves an account. ``address`` is the value for AWS_ENDPOINT_URL."""
 
     def __init__(self, place: SageMakerAccount, port: int = 0) -> None:
         self.place = place
@@ -33,7 +33,7 @@ class SageMakerServer:
         self._thread: threading.Thread | None = None
         self._server: Any = None
         self.address = ""
-        self.heard = 0  # number of calls received
+        self.calls_received = 0
         # Moto closes the file of an object that is overwritten, even while another call reads it.
         self._paths = [threading.Lock() for _ in range(_PATHS)]
         self.operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -69,7 +69,7 @@ class SageMakerServer:
         self._server.server_close()
 
     def make_bucket(self, bucket: str, folder: Path | None = None) -> None:
-        """Create a bucket unless it exists. With a ``folder`` its objects are loaded from there and kept there."""
+        """Create a bucket unless it exists. With a ``folder``, load its objects from there and store changes there."""
         self._cloud.make_bucket(bucket)
         if folder is not None:
             KeptBucket(bucket, folder).attach()
@@ -81,9 +81,9 @@ class SageMakerServer:
     def answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one call, as a WSGI application."""
         operation = operation_of(environ)
-        self.heard += 1
+        self.calls_received += 1
         if environ["PATH_INFO"] == CREDENTIALS:
-            return say(start, 200, {**_ROLE_KEYS, "Expiration": "2100-01-01T00:00:00Z"})
+            return respond(start, 200, {**_ROLE_KEYS, "Expiration": "2100-01-01T00:00:00Z"})
         if operation not in self.operations:
             with self._paths[hash(environ["PATH_INFO"]) % _PATHS]:
                 answer: Iterable[bytes] = self._moto(environ, start)
@@ -96,7 +96,7 @@ class SageMakerServer:
             status = 200
         except SageMakerRefusal as refusal:
             document, status = {"__type": refusal.code, "message": refusal.message}, 400
-        return say(start, status, document)
+        return respond(start, status, document)
 
 
 def operation_of(environ: Mapping[str, Any]) -> str:
@@ -105,10 +105,10 @@ def operation_of(environ: Mapping[str, Any]) -> str:
     return operation if service in _SERVICES else ""
 
 
-def say(
+def respond(
     start: Callable[..., Any], status: int, document: Mapping[str, Any], body: bytes | None = None
 ) -> Iterable[bytes]:
-    """Answer with a document, or with ``body`` instead."""
+    """Return the WSGI response with ``document`` as JSON, or with ``body`` instead."""
     body = json.dumps(document).encode() if body is None else body
     headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
     start(_STATUS.get(status, "200 OK"), headers)
@@ -121,10 +121,10 @@ class KeptBucket:
     def __init__(self, bucket: str, folder: Path) -> None:
         self._bucket = bucket
         self._folder = folder
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def attach(self) -> None:
-        """Load the objects that an earlier emulator left in the folder, and keep all further changes. Call once."""
+        """Load the objects that an earlier emulator left in the folder, and store all further changes. Call once."""
         from moto.s3.models import s3_backends
 
         backend: Any = s3_backends[ACCOUNT]["aws"]
@@ -136,19 +136,19 @@ class KeptBucket:
             elif path.is_file():
                 put(self._bucket, path.relative_to(self._folder).as_posix(), path.read_bytes())
 
-        def put_object(bucket_name: str, key_name: str, value: bytes, *words: Any, **options: Any) -> Any:
+        def put_object(bucket_name: str, key_name: str, value: bytes, *arguments: Any, **options: Any) -> Any:
             if bucket_name != self._bucket:
-                return put(bucket_name, key_name, value, *words, **options)
-            with self._turn:
+                return put(bucket_name, key_name, value, *arguments, **options)
+            with self._lock:
                 self._write(key_name, value)
-                return put(bucket_name, key_name, value, *words, **options)
+                return put(bucket_name, key_name, value, *arguments, **options)
 
-        def delete_object(bucket_name: str, key_name: str, *words: Any, **options: Any) -> Any:
+        def delete_object(bucket_name: str, key_name: str, *arguments: Any, **options: Any) -> Any:
             if bucket_name != self._bucket:
-                return delete(bucket_name, key_name, *words, **options)
-            with self._turn:
+                return delete(bucket_name, key_name, *arguments, **options)
+            with self._lock:
                 self._path(key_name).unlink(missing_ok=True)
-                return delete(bucket_name, key_name, *words, **options)
+                return delete(bucket_name, key_name, *arguments, **options)
 
         # Every creation or removal of an object ends in one of these two: PUT, signed forms, multipart, copies.
         backend.put_object, backend.delete_object = put_object, delete_object

@@ -1,4 +1,4 @@
-"""The account of a pool: builds its client from credentials and settings, and records the account's name."""
+"""The account of a pool: create its client from credentials and settings, and record the account's name."""
 
 import hashlib
 import json
@@ -36,12 +36,12 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Kaggle
     return KaggleClient(wire, settings.tries, settings.pause_seconds, settings.quota)
 
 
-# The account name of a pool is stored on disk, because two accounts of one owner are rejected across all pools.
+# All Kaggle pools must use one account. So a pool's account name is stored where other pools can read it.
 #
 # A legacy key contains its account name. For an access token only Kaggle knows it: the answer is stored in the pool's
 # folder with a digest of the token.
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _AccountRecord:
     username: str
     credential: str
 
@@ -52,22 +52,22 @@ def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_
     if credentials.username:
         return credentials.username
     try:
-        kept = read_record(state_folder, _FILE, _Kept)
+        record = read_record(state_folder, _FILE, _AccountRecord)
     except (DamagedRecord, OSError):
         return ""
-    return kept.username if kept is not None and kept.credential == _digest(credentials) else ""
+    return record.username if record is not None and record.credential == _digest(credentials) else ""
 
 
 def require_one_account(client: KaggleClient, context: PlatformContext) -> str:
     """Query, store and return the account's name. Raises Misconfigured if a pool uses another one, Unreachable."""
     name, credentials = client.owner(), client.wire.credentials
     if not credentials.username:
-        kept = _Kept(name, _digest(credentials))
-        write_whole(context.state_folder / _FILE, json.dumps(asdict(kept)))  # before the comparison: others read it
+        record = _AccountRecord(name, _digest(credentials))
+        write_whole(context.state_folder / _FILE, json.dumps(asdict(record)))  # first, because other pools read it
     for pool, other in context.accounts().items():
         if other.lower() != name.lower():
             why = f"this pool is of the account {name}, and the pool {pool} is of the account {other}"
-            raise Misconfigured("kaggle", "log in", f"{why}: one owner has one account", REMEDY)
+            raise Misconfigured("kaggle", "log in", f"{why}: Kaggle allows one account per person", REMEDY)
     return name
 
 

@@ -1,4 +1,4 @@
-"""The API calls that the adapter needs, with plain values as arguments and results."""
+"""The calls of Kaggle's API that the adapter needs: kernels, datasets, uploads, quota, and published models."""
 
 import json
 import math
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 from jobs.inputs.folder import TreeError
 from jobs.payload.store.tree import BadListing, Entry
 from platforms.base import Misconfigured, QuotaReading, Unreachable
-from platforms.kaggle.api.wire import Answer, Denied, NoAnswer, Throttled, TooLarge, Wire, nothing_wrong, plain
+from platforms.kaggle.api.wire import Answer, Denied, NoAnswer, Throttled, TooLarge, Wire, has_no_error, plain
 
 _Result = TypeVar("_Result")
-_WAIT_SECONDS_MAX = 30.0  # a longer wait is left to the next poll
+_WAIT_SECONDS_MAX = 30.0  # instead of a longer wait, the next poll tries again
 _DATASETS = "datasets.DatasetApiService"
 _MODELS = "models.ModelApiService"
 _FILES_PAGE, _PAGES_MAX = 200, 1_000
@@ -29,7 +29,7 @@ _LIST_PAGES = 25
 _WEEK_SECONDS = 604_800
 _STATES = frozenset({"QUEUED", "RUNNING", "COMPLETE", "ERROR", "CANCEL_REQUESTED", "CANCEL_ACKNOWLEDGED", "NEW_SCRIPT"})
 _SOURCES = ("Dataset", "Kernel", "Model", "Competition")
-_LANDED = ("ref", "url", "kernelId", "versionNumber")
+_SAVED_FIELDS = ("ref", "url", "kernelId", "versionNumber")  # fields of the answer about a saved kernel
 _ROUNDS_WITHOUT_PROGRESS = 10
 _DATASET_PAGES = 20
 _DATASET_STATES = frozenset({
@@ -67,7 +67,7 @@ class KagglePublished:
         self._caller = caller
 
     def pin(self, source: str) -> tuple[str, list[Entry]]:
-        """Return a source with its version, and that version's files, without digests, as Kaggle reports none.
+        """Return ``source`` with its version added, and its files without digests, because Kaggle reports none.
 
         Raises TreeError for a source that is missing or not visible to this account; Unreachable, Misconfigured.
         """
@@ -81,10 +81,10 @@ class KagglePublished:
         except Denied as error:
             require_missing(error)
             why = f"Kaggle has no {name}, or does not show it to {self._caller.owner()} ({error})"
-            remedy = "Check name and version; accept its terms in the browser; a private one must be shared with you"
+            remedy = "Check name and version, accept its terms in the browser, or ask its owner to share it with you"
             raise TreeError(source, why, remedy) from None
         if not sum(entry.bytes for entry in entries):
-            raise TreeError(source, "Kaggle lists no file with anything in it", "Give another version")
+            raise TreeError(source, "Kaggle lists no file that has content", "Give another version")
         return pinned, sorted(entries)
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
@@ -100,7 +100,8 @@ class KagglePublished:
                 if not left:
                     raise
         if place.stat().st_size != entry.bytes:
-            raise BadListing(f"{entry.path!a} came with {place.stat().st_size:,} bytes of the {entry.bytes:,} listed")
+            size = place.stat().st_size
+            raise BadListing(f"{entry.path!a} arrived with {size:,} bytes, but Kaggle lists {entry.bytes:,}")
 
     def _newest(self, owner: str, slug: str) -> int:
         fields = {"owner_slug": owner, "dataset_slug": slug}
@@ -108,7 +109,7 @@ class KagglePublished:
             _DATASETS, "GetDataset", fields, lambda answer: answer.number("currentVersionNumber")
         )
         if not number:
-            raise Unreachable("kaggle", "GetDataset", f"it tells no version of {owner}/{slug}")
+            raise Unreachable("kaggle", "GetDataset", f"the answer has no version of {owner}/{slug}")
         return number
 
     def _files(self, source: str) -> list[Entry]:
@@ -128,8 +129,8 @@ class KagglePublished:
 
 
 def _page(answer: Answer) -> tuple[list[Entry], str]:
-    if wrong := answer.text("errorMessage"):
-        raise NoAnswer(plain(wrong))
+    if error := answer.text("errorMessage"):
+        raise NoAnswer(plain(error))
     field, size = ("datasetFiles", "totalBytes") if answer.has("datasetFiles") else ("files", "size")
     files = answer.parts(field)
     if files is None:
@@ -151,14 +152,14 @@ def _of_dataset(source: str) -> dict[str, Any]:
 
 
 def _of_model(source: str) -> dict[str, Any]:
-    """Return the version of a model that a source names. Raises TreeError for a framework that Kaggle does not know."""
+    """Return the request fields of a model's version. Raises TreeError for a framework that Kaggle does not know."""
     from kagglesdk.models.types.model_enums import ModelFramework
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
-    frameworks = {one.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): one for one in ModelFramework}
+    frameworks = {each.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): each for each in ModelFramework}
     if framework.lower() not in frameworks or framework.lower() == "unspecified":
         listing = ", ".join(sorted(frameworks.keys() - {"unspecified"}))
-        raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {listing}")
+        raise TreeError(source, f"Kaggle has no framework {framework}", f"Its frameworks are {listing}")
     return {
         "owner_slug": owner,
         "model_slug": model,
@@ -210,8 +211,8 @@ class OutputPage:
 class KaggleClient:
     """A client of Kaggle's API for one account, with plain values as arguments and results.
 
-    A read is attempted at most ``tries`` times, with pauses of ``pause_seconds`` or longer. ``quota`` says of which
-    hours of the account its sessions are.
+    A read is attempted at most ``tries`` times, with pauses of ``pause_seconds`` or longer. ``quota`` is the weekly
+    quota of the account that its sessions use.
     """
 
     def __init__(self, wire: Wire, tries: int, pause_seconds: float, quota: Literal["gpu", "tpu"] = "gpu") -> None:
@@ -231,21 +232,20 @@ class KaggleClient:
                 fields = {"token": self.wire.credentials.token}
                 username = self.read("security.OAuthService", "IntrospectToken", fields, _active_user)
             except Denied as error:
-                raise Misconfigured(
-                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
-                ) from None
+                why = f"Kaggle refused the access token: {error}"
+                raise Misconfigured("kaggle", "log in", why, "Create a new one") from None
             if not username:
-                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
+                raise Misconfigured("kaggle", "log in", "the access token is not active", "Create a new one")
             self._username = username
         return self._username
 
     def own(self, ref: object) -> str | None:
-        """Return the slug in the address of one of our kernels or datasets; None: another owner's."""
+        """Return the slug in the address of a kernel or dataset; None if it belongs to another owner."""
         *_, owner, slug = ["", "", *str(ref or "").split("/")]
         return slug if owner.lower() == self.owner().lower() else None
 
     def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]) -> _Result:
-        """Make a call that changes nothing, repeated while there is no answer. Raises as Wire.call."""
+        """Make a call that changes nothing; repeat it while there is no answer. Raises what Wire.call raises."""
         for round_number in range(self._tries - 1):
             try:
                 return self.wire.call(service, name, fields, read)
@@ -257,7 +257,7 @@ class KaggleClient:
     def find(
         self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
     ) -> _Result | None:
-        """Make a read call about one object; None: it is missing, or not ours. Raises Unreachable."""
+        """Read one object; return None if it is missing or not ours. Raises Unreachable."""
         try:
             return self.read(service, name, fields, read)
         except Denied as error:
@@ -269,9 +269,9 @@ class KaggleClient:
     ) -> Iterator[tuple[list[Answer], str]]:
         """Yield the pages of a list, at most ``most`` of them: the entries, and the token of the next page, if any.
 
-        A page is requested by number, or by token where the service has tokens. An empty list may be an empty answer,
-        and so may a failure; it is accepted if the same call returns entries for the fields ``never_empty``. Raises
-        Unreachable. The length of a page and how a list ends are up to the server.
+        A page is requested by number, or by token if the service returned one. An empty answer means an empty list or
+        a failure, so it is accepted only if the same call returns entries for the fields ``never_empty``. The server
+        decides how long a page is and how a list ends. Raises Unreachable.
         """
         token = ""
         for number in range(1, most + 1):
@@ -310,21 +310,21 @@ class KaggleClient:
     def _pushed(self, answer: Answer) -> Pushed:
         """Parse the answer to a push: a refusal, or the kernel's name."""
         error, version = plain(answer.text("error")), answer.number("versionNumber")
-        if not error and not answer.has(*_LANDED):
-            raise NoAnswer("it tells neither a refusal nor what was saved")
+        if not error and not answer.has(*_SAVED_FIELDS):
+            raise NoAnswer("it contains neither a refusal nor the saved kernel")
         answer.number("kernelId")
         *_, owner, slug = ["", "", *(answer.text("ref") or answer.text("url")).rstrip("/").split("/")]
         if owner and owner.lower() != self.owner().lower():
-            raise NoAnswer("what was saved is somebody else's")
+            raise NoAnswer("the saved kernel belongs to another account")
         invalid = [plain(source) for kind in _SOURCES for source in answer.texts(f"invalid{kind}Sources")]
         return Pushed(slug, version, error, tuple(invalid))
 
     def status(self, slug: str) -> tuple[str, str] | None:
-        """Return the state of version 1 and its failure message; None: missing, or not ours."""
+        """Return the state of version 1 and its failure message; None if it is missing or not ours."""
         return self.find(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
 
     def source(self, slug: str) -> str | None:
-        """Return the source of a kernel's version 1; None: missing, or not ours."""
+        """Return the source of a kernel's version 1; None if it is missing or not ours."""
         return self.find(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
 
     def _first_version(self, slug: str) -> dict[str, object]:
@@ -333,19 +333,19 @@ class KaggleClient:
     def _source(self, slug: str, answer: Answer) -> str:
         """Parse a kernel's source. It proves whose kernel it is, so the answer must be about the requested one."""
         if self.own(answer.needed_part("metadata").needed_text("ref")) != slug:
-            raise NoAnswer("it is of another kernel")
+            raise NoAnswer("it is about another kernel")
         return answer.needed_part("blob").needed_text("source")
 
     def last_run(self, slug: str) -> float | None:
-        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not in the list.
+        """Return when a kernel's newest session began (UTC seconds); None if the list of our kernels lacks it.
 
-        The list is read from the newest run back to the earliest that a kernel of this week can have. It is not
-        searched by name, because it is unknown how names with hyphens match.
+        The list is sorted by the newest run and ends after _LIST_PAGES pages. It is not searched by name, because it is
+        unknown how names with hyphens match.
         """
         return next((began for kernel, began in self.kernels() if kernel == slug), None)
 
     def kernels(self) -> Iterator[tuple[str, float]]:
-        """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 if not reported)."""
+        """Yield our kernels, the newest run first: slug and start of that run in UTC seconds (0 if not reported)."""
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
         newest_run_first = {
@@ -360,7 +360,7 @@ class KaggleClient:
                     if (slug := self.own(kernel.needed_text("ref"))) is not None:
                         yield slug, kernel.instant("lastRunTime") or 0.0
             except NoAnswer as error:
-                raise Unreachable("kaggle", "ListKernels", f"an entry is none: {error}") from None
+                raise Unreachable("kaggle", "ListKernels", f"an entry is not valid: {error}") from None
             if not kernels or (not token and len(kernels) < _PAGE_MIN):
                 break
 
@@ -379,7 +379,7 @@ class KaggleClient:
             return None
 
     def stream_log(self, slug: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Yield (content type, piece) of the log of version 1, from its beginning; nothing if it is missing."""
+        """Yield the log of version 1 from its beginning as (content type, piece); nothing if it is missing."""
         path = f"kernels/logs/stream/{self.owner()}/{slug}?versionLabel=v1"
         try:
             yield from self.wire.stream(path, idle_seconds, limit_bytes)
@@ -387,10 +387,10 @@ class KaggleClient:
             require_missing(error)
 
     def cancel(self, session_id: int) -> bool:
-        """Cancel a session by its own ID; False: we have no such session."""
+        """Cancel a session by its own ID; return False if Kaggle rejects that or does not know the session."""
         fields = {"kernel_session_id": session_id}
         try:
-            return self.wire.call(_KERNELS, "CancelKernelSession", fields, nothing_wrong)
+            return self.wire.call(_KERNELS, "CancelKernelSession", fields, has_no_error)
         except Denied:
             return False
 
@@ -398,7 +398,7 @@ class KaggleClient:
         """Delete a kernel, which ends its session; return False if it is missing or Kaggle rejects it."""
         fields = {"user_name": self.owner(), "kernel_slug": slug}
         try:
-            return self.wire.call(_KERNELS, "DeleteKernel", fields, nothing_wrong)
+            return self.wire.call(_KERNELS, "DeleteKernel", fields, has_no_error)
         except Denied as error:
             require_missing(error)
             return False
@@ -409,7 +409,7 @@ class KaggleClient:
         try:
             return self.read(_KERNELS, name, {}, partial(_week, f"{self.quota}Quota"))
         except Denied as error:
-            raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
+            raise Unreachable("kaggle", name, str(error), "Check that the credentials are still valid") from None
 
 
 def _status(answer: Answer) -> tuple[str, str]:
@@ -417,9 +417,9 @@ def _status(answer: Answer) -> tuple[str, str]:
 
 
 def _output(answer: Answer) -> OutputPage:
-    """Parse a page of output; of a session without output it must at least confirm that there is no more."""
+    """Parse a page of output. An answer without files, log and page token is not valid, even without output."""
     if not answer.has("files", "log", "nextPageToken"):
-        raise NoAnswer("it tells neither files nor a log")
+        raise NoAnswer("it contains neither files nor a log")
     files = tuple((file.needed_text("fileName"), file.text("url")) for file in answer.parts("files") or ())
     log = answer.raw("log")
     if log is not None and not isinstance(log, str | list):
@@ -431,9 +431,9 @@ def _week(part: str, answer: Answer) -> QuotaReading:
     quota, refresh = answer.needed_part(part), answer.instant("quotaRefreshTime")
     allowed, used, reserved = (quota.duration(name) for name in ("totalTimeAllowed", "timeUsed", "timeReserved"))
     if refresh is None or allowed is None:
-        raise NoAnswer("the books are incomplete")
+        raise NoAnswer("the usage report is incomplete")
     if used is None and quota.flag("hasEverRun"):
-        raise NoAnswer("the books do not tell what is used")
+        raise NoAnswer("the usage report lacks the time used")
     end = round(refresh)
     return QuotaReading(
         quota="week",
@@ -453,7 +453,7 @@ class Datasets:
         self._caller = caller
 
     def status(self, slug: str) -> str | None:
-        """Return the state of a dataset's newest version, such as READY; None: missing, or not visible yet."""
+        """Return the state of a dataset's newest version, such as READY; None if it is missing or not visible yet."""
         fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
         return self._caller.find(
             _DATASETS,
@@ -481,8 +481,8 @@ class Datasets:
     def upload(self, source: Path, name: str, seconds: int, advanced: Callable[[int], object] = lambda _: None) -> str:
         """Upload a file and return its token; ``advanced`` is called with the number of bytes uploaded.
 
-        It may take any time while it makes progress; ``seconds`` limit the silence after the last byte. Raises Denied,
-        Unreachable, OSError.
+        An upload may last any time while it makes progress; after its last byte the answer must come within
+        ``seconds``. Raises Denied, Unreachable, OSError.
         """
         from kagglesdk.blobs.types.blob_api_service import ApiBlobType
 
@@ -519,7 +519,7 @@ class Datasets:
                 first = None  # query how many bytes arrived
             else:
                 break
-        raise Unreachable("kaggle", "upload", f"{name} was not taken (HTTP {status}, {furthest} bytes had come)")
+        raise Unreachable("kaggle", "upload", f"{name} was not accepted (HTTP {status}, {furthest} bytes had arrived)")
 
     def create(self, slug: str, title: str, tokens: list[str]) -> str:
         """Create a private dataset of uploaded files; return the error, or "". Raises Denied, Unreachable."""
@@ -542,7 +542,7 @@ class Datasets:
         """Delete a dataset; a missing one is no error."""
         fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
         try:
-            self._caller.wire.call(_DATASETS, "DeleteDataset", fields, nothing_wrong)
+            self._caller.wire.call(_DATASETS, "DeleteDataset", fields, has_no_error)
         except Denied as error:
             require_missing(error)
 
@@ -550,7 +550,7 @@ class Datasets:
 def _address(answer: Answer) -> str:
     address = answer.needed_text("createUrl")
     if not address.startswith(("https://", "http://")):
-        raise NoAnswer("createUrl is no address")
+        raise NoAnswer("createUrl is not an address")
     return address
 
 

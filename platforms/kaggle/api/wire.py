@@ -33,11 +33,11 @@ PIECE_BYTES = 1 << 16
 _ANSWER_BYTES_MAX = 64 << 20  # an ended session's log is part of an answer
 _Result = TypeVar("_Result")
 _MESSAGE_CHARACTERS = 300
-_DOWNLOAD_TRIES = 5  # longest time without progress
+_DOWNLOAD_TRIES = 5  # attempts in a row without progress
 _RATE_MIN = 10_000  # bytes per second
 _REDIRECTS = 5  # redirects from a signed address to the file
-TOO_LARGE = 413  # also for bodies that are ignored
-_TIMED_OUT = 408  # statuses of proxies, which cannot know what was done
+TOO_LARGE = 413
+_TIMED_OUT = 408  # the status of a proxy, which cannot know whether the call took effect
 _NUMBER_MAX = 2**63 - 1
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s", re.ASCII)
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?:Z|\+00:00)?", re.ASCII)
@@ -46,21 +46,21 @@ _EARLIEST = datetime(2015, 1, 1, tzinfo=UTC).timestamp()
 
 # Validation of answers. A body without its expected fields counts as no answer, even with status 200.
 #
-# Kaggle's library replaces a missing field by its default and a truncated enum word by the first with that ending, so a
-# truncated answer would become a state. So fields are parsed here from the JSON: a wrong field is an error.
+# Kaggle's library replaces a missing field by its default, and a truncated enum word by the first word with that
+# ending, so it would turn a truncated answer into a state. Here a wrong field in the JSON is an error.
 class NoAnswer(ValueError):
     """A body lacks a required field or has a wrong type; the message names the field, without its content."""
 
 
 class Answer:
-    """The JSON object of an answer, or a part of it, whose fields are each read with their required type.
+    """The JSON object of an answer, or an object within it. Its methods read a field with its required type.
 
-    A missing field and null are the same. Readers raise NoAnswer for a value of another type.
+    Null counts as a missing field. The methods raise NoAnswer for a value of another type.
     """
 
     def __init__(self, document: Any) -> None:
         if not isinstance(document, dict):
-            raise NoAnswer("it is no object")
+            raise NoAnswer("it is not an object")
         self._fields: dict[str, Any] = document
 
     @classmethod
@@ -71,11 +71,11 @@ class Answer:
         except NoAnswer:
             raise
         except (ValueError, RecursionError):
-            raise NoAnswer("it is not JSON, or not all of it") from None
+            raise NoAnswer("it is not JSON, or is incomplete") from None
         return cls(value)
 
     def is_empty(self) -> bool:
-        """Whether it has no field at all."""
+        """Return whether the object has no fields."""
         return not self._fields
 
     def text(self, name: str) -> str:
@@ -84,7 +84,7 @@ class Answer:
 
     def needed_text(self, name: str) -> str:
         """Return a required text."""
-        return self.text(name) or self._lacks(name)
+        return self.text(name) or self._fail_missing(name)
 
     def flag(self, name: str) -> bool | None:
         """Return a boolean; None if it is missing."""
@@ -99,14 +99,14 @@ class Answer:
         if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value, re.ASCII):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_MAX:
-            raise NoAnswer(f"{name} is no number")
+            raise NoAnswer(f"{name} is not a number")
         return value
 
     def word(self, name: str, kind: str, allowed: Collection[str]) -> str:
-        """Return which of the ``known`` words a field has, in any of the spellings of an enumeration named ``kind``."""
+        """Return a field's ``allowed`` word, which Kaggle may spell in any style of its enumeration ``kind``."""
         text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
         if text not in allowed:
-            raise NoAnswer(f"{name} is none of the words that are known")
+            raise NoAnswer(f"{name} is not a known word")
         return text
 
     def instant(self, name: str) -> float | None:
@@ -120,7 +120,7 @@ class Answer:
         except ValueError:
             seconds = -math.inf
         if match is None or seconds < _EARLIEST:
-            raise NoAnswer(f"{name} is no instant")
+            raise NoAnswer(f"{name} is not a time")
         return seconds + float(match[2] or 0)
 
     def duration(self, name: str) -> float | None:
@@ -128,13 +128,13 @@ class Answer:
         text = self.text(name)
         match = _DURATION.fullmatch(text)
         if text and match is None:
-            raise NoAnswer(f"{name} is no duration")
+            raise NoAnswer(f"{name} is not a duration")
         return float(match[1]) if match else None
 
     def needed_part(self, name: str) -> "Answer":
         """Return a required nested object."""
         value = self._of(name, dict)
-        return self._lacks(name) if value is None else Answer(value)
+        return self._fail_missing(name) if value is None else Answer(value)
 
     def parts(self, name: str) -> "list[Answer] | None":
         """Return a list of objects; None if it is missing."""
@@ -145,7 +145,7 @@ class Answer:
         """Return a list of texts; empty if it is missing."""
         values = self._of(name, list) or []
         if not all(isinstance(item, str) for item in values):
-            raise NoAnswer(f"{name} holds something that is no text")
+            raise NoAnswer(f"{name} contains a value that is not a text")
         return values
 
     def raw(self, name: str) -> Any:
@@ -159,36 +159,35 @@ class Answer:
     def _of(self, name: str, kind: type) -> Any:
         value = self._fields.get(name)
         if value is not None and not isinstance(value, kind):
-            raise NoAnswer(f"{name} is of another type")
+            raise NoAnswer(f"{name} has another type")
         return value
 
-    def _lacks(self, name: str) -> Any:
+    def _fail_missing(self, name: str) -> Any:
         raise NoAnswer(f"{name} is missing")
 
 
-def nothing_wrong(answer: Answer) -> bool:
-    """Parse an answer that contains only errors; an empty object means success."""
+def has_no_error(answer: Answer) -> bool:
+    """Return whether an answer reports success, which is an object without an error message."""
     return not answer.text("errorMessage")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise NoAnswer("a field is there twice")
+        raise NoAnswer("a field appears twice")
     return result
 
 
 def _refuse_constant(name: str) -> Any:
-    raise NoAnswer(f"{name} is no number")
+    raise NoAnswer(f"{name} is not a number")
 
 
 # The wire types of Kaggle's library with our own transport: our credentials, a timeout and a size limit on every
-# exchange. The library's client has no timeout, and uses whatever credentials it finds.
+# exchange. The library's own client has no timeout, and uses any credentials that it finds.
 def import_library() -> None:
-    """Import every part of the library that is used.
+    """Import all modules of the library that we use. Raises ImportError.
 
-    Its modules import each other in cycles: threads that import them concurrently for the first time deadlock. Raises
-    ImportError.
+    They import each other in cycles, so threads that import them at the same time for the first time would deadlock.
     """
     with _IMPORTING:
         for name in _MODULES:
@@ -196,7 +195,7 @@ def import_library() -> None:
 
 
 def body_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
-    """Return the request that the library sends for a call of a service (``kernels.KernelsApiService``)."""
+    """Return the request body that the library sends for a call of a service (``kernels.KernelsApiService``)."""
     package, _, label = service.partition(".")
     module = "".join(f"_{part.lower()}" for part in re.findall("[A-Z][a-z]+", label.replace("OAuth", "Oauth")))
     types = import_module(f"kagglesdk.{package}.types.{module[1:]}")
@@ -206,8 +205,8 @@ def body_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
     return request.to_dict(request)
 
 
-class Rest:
-    """A file from a byte on, as a request's body; it reports how far it was read."""
+class FilePart:
+    """A file from the byte ``first`` on, as a request's body; ``advanced`` gets the position after each read."""
 
     def __init__(self, stream: BinaryIO, first: int, size: int, advanced: Callable[[int], object]) -> None:
         stream.seek(first)
@@ -224,7 +223,7 @@ class Rest:
             yield piece
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; the limit for a silence restarts."""
+        """Return the next bytes, and restart the time limit for a silence."""
         piece = self._stream.read(size)
         self._advanced(self._stream.tell())
         self.renew()
@@ -234,7 +233,7 @@ class Rest:
 def _bounded(seconds: int) -> Any:
     """Return a transport that limits the time and the size of every exchange.
 
-    A ``Rest`` may take any time while it makes progress, and so may a streamed answer after its headers.
+    A request with a FilePart may last any time while it makes progress, and so may a streamed answer after its headers.
     """
     from requests.adapters import HTTPAdapter
     from requests.exceptions import ReadTimeout
@@ -245,10 +244,10 @@ def _bounded(seconds: int) -> Any:
         def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
             pool: Any = super().get_connection_with_tls_context(*arguments, **options)
             kind = pool.ConnectionCls
-            pool.ConnectionCls = lambda *words, **more: self._followed(kind(*words, **more))
+            pool.ConnectionCls = lambda *values, **options: self._watched(kind(*values, **options))
             return pool
 
-        def _followed(self, connection: Any) -> Any:
+        def _watched(self, connection: Any) -> Any:
             create = connection._new_conn  # noqa: SLF001 - urllib3's own name for what opens a socket
             connection._new_conn = lambda: self.deadline.watch(create())  # noqa: SLF001 - see above
             return connection
@@ -259,7 +258,7 @@ def _bounded(seconds: int) -> Any:
             self.close()  # a connection of an earlier exchange is not limited by this one
             try:
                 with Deadline(sum(options["timeout"])) as self.deadline:
-                    if isinstance(request.body, Rest):
+                    if isinstance(request.body, FilePart):
                         request.body.renew = self.deadline.renew
                     response = super().send(request, *arguments, **{**options, "stream": True})
                     if streamed:
@@ -322,32 +321,32 @@ class Wire:
         read: Callable[[Answer], _Result],
         seconds: int | None = None,
     ) -> _Result:
-        """Make one API call with the ``fields`` of its request, and return what ``read`` makes of its answer.
+        """Make one API call with the ``fields`` of its request, and return the result of ``read`` for its answer.
 
-        Raises Denied if Kaggle rejects it, Unreachable if nothing is certain, such as for a body that lacks a field
-        that ``read`` needs, and Misconfigured if the credentials are rejected.
+        Raises Denied if Kaggle rejects the call, Misconfigured if it rejects the credentials, and Unreachable if the
+        outcome is uncertain, for example because the answer lacks a field that ``read`` needs.
         """
         response = self._post(service, name, fields, seconds or self._call_seconds)
         try:
             answer = Answer.parse(response.content)
             if answer.number("code") >= 400:  # with a message it would have been raised as such before
-                raise NoAnswer("it has an error's code, and no message")
+                raise NoAnswer("it has the code of an error, but no message")
             return read(answer)
         except NoAnswer as error:
-            raise Unreachable("kaggle", name, f"the answer is none: {error}") from None
+            raise Unreachable("kaggle", name, f"the answer is not valid: {error}") from None
 
     def location(self, service: str, name: str, fields: Mapping[str, Any]) -> str:
-        """Make a call that answers with a redirect, and return its address. Raises as ``call``."""
-        response = self._post(service, name, fields, self._call_seconds, moves=True)
+        """Make a call that answers with a redirect, and return the redirect's address. Raises what ``call`` raises."""
+        response = self._post(service, name, fields, self._call_seconds, redirects=True)
         address = str(response.headers.get("Location", ""))
         if not (response.is_redirect and address.startswith(("https://", "http://"))):
-            raise Unreachable("kaggle", name, "the answer names no address to fetch it from")
+            raise Unreachable("kaggle", name, "the answer contains no address of the file")
         return address
 
     def _post(
-        self, service: str, name: str, fields: Mapping[str, Any], seconds: int, *, moves: bool = False
+        self, service: str, name: str, fields: Mapping[str, Any], seconds: int, *, redirects: bool = False
     ) -> "requests.Response":
-        """Send a call and return its answer; raise for a refusal, and for a redirect unless it ``moves``."""
+        """Send a call and return its answer; raise for a refusal, and for a redirect unless the call ``redirects``."""
         from requests.exceptions import RequestException
 
         try:
@@ -357,13 +356,13 @@ class Wire:
                 response = session.post(_address(f"{service}/{name}", self._emulator), json=body, allow_redirects=False)
         except (RequestException, TimeoutError) as error:
             raise Unreachable("kaggle", name, _reason(error)) from None
-        if _refusal_of(response)[0] >= 400 or (response.is_redirect and not moves):
-            raise self._sorted(name, response)
+        if _refusal_of(response)[0] >= 400 or (response.is_redirect and not redirects):
+            raise self._error_of(name, response)
         self.clock_shown = header_date(response.headers.get("Date")) or self.clock_shown
         return response
 
     def stream(self, path: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """GET ``path`` below the API and yield (content type, piece) until it ends, breaks, idles or is too long."""
+        """GET ``path`` below the API; yield (content type, piece) until it ends, breaks, idles or is too long."""
         from requests.exceptions import RequestException
 
         opened = False
@@ -383,12 +382,12 @@ class Wire:
             except RequestException as error:
                 if error.response is None:
                     raise Unreachable("kaggle", "read the log", _reason(error)) from None
-                raise self._sorted("read the log", error.response) from None
+                raise self._error_of("read the log", error.response) from None
             except Exception as error:
                 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
                 if isinstance(error, ReadTimeoutError) or (opened and isinstance(error, HTTPError)):
-                    return  # a silent session, or a balancer that closed an idle stream
+                    return  # the session is silent, or a load balancer closed an idle stream
                 if isinstance(error, HTTPError):
                     raise Unreachable("kaggle", "read the log", _reason(error)) from None
                 raise
@@ -396,9 +395,9 @@ class Wire:
     def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
         """GET a signed address, without credentials, into the new file ``target``.
 
-        It may take any time while it makes progress: a broken transfer is resumed, ``seconds`` limit a silence, and a
-        rate below _RATE_MIN is an error. Raises OSError from the local disk, Denied (also for a file above
-        ``limit_bytes``), Unreachable.
+        A download may last any time while it makes progress: a broken transfer is resumed, a silence may last
+        ``seconds``, and a rate below _RATE_MIN is an error. Raises OSError from the local disk, Denied (also for a file
+        above ``limit_bytes``), Unreachable.
         """
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
@@ -424,11 +423,11 @@ class Wire:
             began, had = stopwatch(), sink.tell()
             with session.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, seconds)) as response:
                 if response.status_code >= 400:
-                    raise Denied(response.status_code, "the output file is not handed out")
+                    raise Denied(response.status_code, "Kaggle refused the output file")
                 if had and response.status_code != 206:
                     had = sink.seek(0)
                     sink.truncate()
-                # Small pieces: those still in a buffer are lost when the connection breaks.
+                # Small pieces, because a broken connection loses the piece that is still in a buffer.
                 while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
                     sink.write(piece)
                     if sink.tell() > limit_bytes:
@@ -439,11 +438,11 @@ class Wire:
     def put(
         self, url: str, source: Path, first: int | None, seconds: int, advanced: Callable[[int], object]
     ) -> tuple[int, str]:
-        """PUT the file to a signed address, from byte ``first`` on, or query how many bytes arrived (None).
+        """PUT the file to a signed address from byte ``first`` on; with None, query how many bytes arrived.
 
-        ``advanced`` is called with the number of bytes sent. The file may take any time, but not pause: a connection
-        that accepts no byte for CONNECT_SECONDS, or sends no answer for ``seconds`` after the last one, is closed.
-        Returns the status and its Range header. Raises OSError, Unreachable.
+        ``advanced`` is called with the number of bytes sent. The upload may last any time but must not pause: a
+        connection is closed if it accepts no byte for CONNECT_SECONDS, or sends no answer for ``seconds`` after the
+        last byte. Returns the status and the answer's Range header. Raises OSError, Unreachable.
         """
         from requests.exceptions import RequestException
 
@@ -455,7 +454,7 @@ class Wire:
             headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
         with self._session(seconds) as session, source.open("rb") as stream:
             session.auth = None
-            body = b"" if first is None else Rest(stream, first, size, advanced)
+            body = b"" if first is None else FilePart(stream, first, size, advanced)
             try:
                 response = session.put(url, data=body, headers=headers)
             except (RequestException, TimeoutError) as error:
@@ -478,12 +477,11 @@ class Wire:
             session.proxies = {"http": self._emulator, "https": self._emulator}
         return session
 
-    def _sorted(self, name: str, response: "requests.Response") -> Exception:
+    def _error_of(self, name: str, response: "requests.Response") -> Exception:
         status, message = _refusal_of(response)
         if status == 401:
-            return Misconfigured(
-                "kaggle", name, f"the credentials from {self.credentials.origin} are refused", "Make new ones"
-            )
+            why = f"the credentials from {self.credentials.origin} are refused"
+            return Misconfigured("kaggle", name, why, "Create new credentials on Kaggle")
         if status == 429:
             wait_seconds = digits(response.headers.get("Retry-After"), SPAN_MAX)
             return Throttled(name, f"HTTP 429: {message}", float(wait_seconds or 0))
@@ -516,7 +514,7 @@ def _refusal_of(response: Any) -> tuple[int, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """Describe an error without text that it may quote: addresses of ours are signed, bodies may contain anything."""
+    """Describe an error without the texts that it may quote: signed addresses are secret, and bodies are untrusted."""
     from requests.exceptions import ConnectionError as Broken
     from requests.exceptions import Timeout
 

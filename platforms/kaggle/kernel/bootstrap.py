@@ -26,7 +26,7 @@ _MARK = "##uff-scheduler##"
 _BYTES_KEPT = 2 << 30
 _MANIFESTS_KEPT = 2
 _PIECE_BYTES = 1 << 20
-# Kaggle returns a session's log in one answer; a log that is too large for it would make the result unreadable as well.
+# Kaggle returns a session's log and its files in one answer, so a log that is too large makes the files unreadable too.
 _PRINTED_BYTES_MAX = 7 << 20  # a little less than the adapter keeps
 _LINE_BYTES_MAX = 1 << 16
 _ORDER_BYTES_MAX = 64 << 20
@@ -42,13 +42,13 @@ _CALL_SECONDS = 20
 def main(order: dict[str, Any]) -> None:
     """Run one session.
 
-    ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code``, ``trees``
-    or ``store``), ``relays``: whether the store is a folder of this session that is downloaded after its end. With it
-    ``ask`` has two datasets: ``dataset``, which appears if this session must end early, and ``proof``, which exists
-    from the start. ``secrets`` are in an input (``name``, ``sha256``, and ``pad``, which decrypts it), or are the
-    ``names`` of those that a person attached.
+    ``order`` has ``launch``, the agent's document, and ``inputs``, each with ``name``, ``sha256`` and ``into``
+    (``code``, ``trees`` or ``store``). With ``relays`` the store is a folder of this session, downloaded after its end,
+    and ``ask`` has two datasets: ``dataset`` appears if this session must end early, ``proof`` exists from the start.
+    ``secrets`` describes an input with secrets (``name``, ``sha256``, and ``pad``, which decrypts it), or has the
+    ``names`` of secrets that a person attached.
     """
-    # The current time by the run's clock: nothing that Kaggle reports shows for certain when a session left the queue.
+    # The current time by the run's clock, because Kaggle does not report reliably when a session left the queue.
     clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **(order["launch"].get("clock") or {})}
     at = clock["epoch"] + (time.time() - clock["origin"]) * clock["scale"]  # noqa: TID251 - it is shipped
     say({"begins": order["launch"]["run"], "container": os.environ.get("KAGGLE_CONTAINER_NAME", ""), "at": at})
@@ -56,48 +56,48 @@ def main(order: dict[str, Any]) -> None:
     working = working_folder()
     store = working / "store"
     inputs: list[Path] = []
-    over = threading.Event()
+    ended = threading.Event()
     try:
         scratch = Path(tempfile.mkdtemp(prefix="uff-"))
         for wanted in order["inputs"]:
-            # Files that are only read are kept apart: the folder whose content is downloaded is limited to 20 GB.
+            # Files that are only read stay outside the store, because the folder that Kaggle keeps is limited to 20 GB.
             into = store if wanted["into"] == "store" else scratch / wanted["into"]
             inputs += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
         sys.path.append(str(scratch / "code"))  # the payload is importable from now on
         if order["relays"] and order.get("ask"):
-            threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
+            threading.Thread(target=listen, args=(order, store, ended), daemon=True).start()
         code = run_agent(order, scratch, store, secrets_of(order.get("secrets"), working))
-    except BaseException as error:  # noqa: BLE001 - an uncaught exception would lose everything that was trained
+    except BaseException as error:  # noqa: BLE001 - after an uncaught exception Kaggle would discard all output
         say({"trouble": f"{type(error).__name__}: {error}"[:2000]})
     finally:
-        over.set()
+        ended.set()
         if order["relays"]:
             tidy(store, inputs)
     say({"ends": order["launch"]["run"], "code": code})
 
 
 def say(document: dict[str, Any]) -> None:
-    """Print a line for the adapter."""
+    """Print a document for the adapter, as one marked line of JSON."""
     sys.stdout.write(f"{_MARK} {json.dumps(document)}\n")
     sys.stdout.flush()
 
 
 def working_folder() -> Path:
-    """Return the folder whose content Kaggle keeps: the working directory of a kernel."""
+    """Return the kernel's working directory, whose content Kaggle keeps."""
     here = Path.cwd()
     usual = Path("/kaggle/working")
     return usual if here.name != "working" and usual.is_dir() else here
 
 
 def find_input(working: Path, name: str, sha256: str) -> Path:
-    """Return an attached file by name and digest, as Kaggle's folder layout changes over time."""
+    """Return the path of an attached file by its name and digest, because Kaggle's folder layout changes over time."""
     roots = [working.parent / "input", Path("/kaggle/input")]
     for root in roots:
         for path in sorted(root.rglob(name)):
             if digest_of(path) == sha256:
                 return path
     listed = [str(path) for root in roots for path in sorted(root.rglob("*"))[:20]]
-    raise FileNotFoundError(f"no input {name} with digest {sha256}; there are {listed}")
+    raise FileNotFoundError(f"no input {name} has the digest {sha256}; the first files are {listed}")
 
 
 def digest_of(path: Path) -> str:
@@ -115,24 +115,24 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 
 
 def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
-    """Return the session's secrets by name, without those that cannot be read: the lane that needs one reports it."""
+    """Return the session's secrets by name, without unreadable ones: a lane that needs such a secret reports it."""
     if not wanted:
         return {}
     if "names" not in wanted:
         file = find_input(working, wanted["name"], wanted["sha256"])
-        sealed = zip(file.read_bytes(), bytes.fromhex(wanted["pad"]), strict=True)
-        return dict(json.loads(bytes(one ^ other for one, other in sealed)))
+        pairs = zip(file.read_bytes(), bytes.fromhex(wanted["pad"]), strict=True)
+        return dict(json.loads(bytes(encrypted ^ pad for encrypted, pad in pairs)))
     result = {}
     for name in wanted["names"]:
         try:
             result[name] = importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
-        except Exception as error:  # noqa: BLE001 - for any error: the agent reports what is missing
+        except Exception as error:  # noqa: BLE001 - the agent reports a missing secret, for any cause
             say({"trouble": f"the secret {name} is not attached to this notebook: {type(error).__name__}"})
     return result
 
 
 def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[str, str]) -> int:
-    """Run the agent and print its output; a notebook keeps only what its own process prints."""
+    """Run the agent and return its exit code; print its output, because a notebook keeps only its own output."""
     mounts = [str(working_folder().parent / "input"), "/kaggle/input"]
     launch = {**order["launch"], "work_dir": "work", "mounts": list(dict.fromkeys(mounts))}
     if order["relays"]:
@@ -147,16 +147,16 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[s
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=scratch, env=environment
     ) as agent_process:
         if agent_process.stdout is not None:
-            pass_on(agent_process.stdout)
+            print_lines(agent_process.stdout)
     return agent_process.returncode
 
 
-def pass_on(stream: Any) -> None:
-    """Print the lines of a stream, up to a limit; the rest is read and dropped, so that the writer never blocks."""
+def print_lines(stream: Any) -> None:
+    """Print the lines of a stream up to a limit; read and drop further lines, so that the writer never blocks."""
     left = _PRINTED_BYTES_MAX
     while line := stream.readline(_LINE_BYTES_MAX):
         if left > 0:
-            # A printed line with our mark would be trusted as ours.
+            # The adapter would trust a line of the payload that has our mark.
             text = line.decode(errors="replace").replace(_MARK, _MARK.replace("#", "_"))
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -165,23 +165,23 @@ def pass_on(stream: Any) -> None:
                 say({"trouble": f"output beyond {_PRINTED_BYTES_MAX} bytes is dropped"})
 
 
-def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
-    """Create the stop flag in the session's own store when the requested dataset appears; report whether that works."""
+def listen(order: dict[str, Any], store: Path, ended: threading.Event) -> None:
+    """Report whether this session can see datasets; create the stop flag in its store when the stop dataset appears."""
     run, ask = order["launch"]["run"], order["ask"]
     scale = float((order["launch"].get("clock") or {}).get("scale", 1.0))
     pause = max(_LISTEN_WALL_SECONDS_MIN, _LISTEN_SECONDS / scale)
     obstacle = "not tried"
-    for _ in range(_PROOF_TRIES):  # a single failed request must not disable it for hours
-        obstacle = obstacle_to_hearing(ask["proof"])
-        if not obstacle or _KEY_FILE not in os.environ or over.wait(pause):
+    for _ in range(_PROOF_TRIES):  # a single failed request must not disable early stops for hours
+        obstacle = access_obstacle(ask["proof"])
+        if not obstacle or _KEY_FILE not in os.environ or ended.wait(pause):
             break
     say({"hears": not obstacle, "why": obstacle})
-    while not obstacle and not over.wait(pause):
+    while not obstacle and not ended.wait(pause):
         try:
-            is_mounted = is_there(ask["dataset"])
+            must_stop = is_there(ask["dataset"])
         except Exception:  # noqa: BLE001, S112 - a failed request does not mean stop
             continue
-        if is_mounted:
+        if must_stop:
             flag = store / "runs" / run / "stop"
             flag.parent.mkdir(parents=True, exist_ok=True)
             flag.with_suffix(".new").write_text(json.dumps({"reason": "asked through Kaggle", "lane": None}))
@@ -190,19 +190,19 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
             return
 
 
-def obstacle_to_hearing(proof: str) -> str:
-    """Return why this session cannot see an existing dataset; "" if it can."""
+def access_obstacle(proof: str) -> str:
+    """Return why this session cannot see the existing dataset ``proof``; "" if it can."""
     try:
-        return "" if is_there(proof) else "its own inputs are not shown to it"
-    except Exception as error:  # noqa: BLE001 - for any error: the training goes on without it
+        return "" if is_there(proof) else "Kaggle does not show the session its own inputs"
+    except Exception as error:  # noqa: BLE001 - after any error the training continues without early stops
         return type(error).__name__
 
 
 def is_there(dataset: str) -> bool:
     """Return whether this session sees ``owner/slug``. Raises OSError, HTTPException, ValueError, RuntimeError."""
     token = Path(os.environ[_KEY_FILE]).read_text().strip()
-    at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
-    base = "http://localhost/api" if at_home else "https://api.kaggle.com"
+    is_emulated = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
+    base = "http://localhost/api" if is_emulated else "https://api.kaggle.com"
     owner, _, slug = dataset.partition("/")
     request = urllib.request.Request(  # noqa: S310 - one of the two addresses above
         f"{base}/v1/datasets.DatasetApiService/GetDatasetStatus",
@@ -226,7 +226,7 @@ def unpacked(text: str) -> dict[str, Any]:
 
 
 def tidy(store: Path, files: list[Path]) -> None:
-    """Keep only new files: the inputs are in the store already, and of many large checkpoints the newest suffice."""
+    """Remove files that need no download: inputs, which are in the store already, and old checkpoints if too large."""
     for path in files:
         if path.is_relative_to(store):
             path.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ from platforms.kaggle.kernel import bootstrap
 from platforms.kaggle.settings import KaggleSettings
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
-from platforms.relay import checkpoint_keys, folder_keys, given_launch, pack_objects
+from platforms.relay import checkpoint_keys, folder_keys, launch_with_attached, pack_objects
 from platforms.remote import payload_of
 from platforms.wrap import in_background
 
@@ -46,8 +46,8 @@ _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
 _USED_UP = "gone-"  # the record of a used-up name: Kaggle may report a deleted dataset like one that never existed
 _SECRETS = "secret"
-_STRANGE_SECRETS_SECONDS = 86_400
-_AGAIN_SECONDS = 120  # scheduled: when to ask again for an unfinished upload
+_UNKNOWN_SECRETS_SECONDS = 86_400  # no session lasts longer
+_AGAIN_SECONDS = 120  # scheduled: when to launch again after an unfinished upload
 
 
 # Slow work that may exceed the caller's timeout; at most one task per name at a time.
@@ -60,22 +60,21 @@ class BackgroundTasks(Generic[_Result]):
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Future[_Result], deque[str]]] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def run(self, name: str, work: Callable[[Callable[[str], None]], _Result], patience_seconds: float) -> _Result:
-        """Return what ``work`` returns, or raise what it raises, once it finishes; joins a running task of that name.
+        """Return the result of ``work``, or raise its error, once it finishes; join a running task of that name.
 
-        ``work`` gets a function that it calls with progress texts. Raises TaskUnfinished after ``patience_seconds``
-        (real).
+        ``work`` gets a function to call with progress texts. Raises TaskUnfinished after ``patience_seconds`` (real).
         """
-        with self._turn:
+        with self._lock:
             if name not in self._running:
-                progress = deque(["just begun"], maxlen=1)
+                progress = deque(["just started"], maxlen=1)
                 self._running[name] = in_background(f"task {name}", partial(work, progress.append)), progress
             future, progress = self._running[name]
         if wait([future], max(0.0, patience_seconds)).not_done:
             raise TaskUnfinished(progress[0])
-        with self._turn:
+        with self._lock:
             if self._running.get(name) == (future, progress):
                 del self._running[name]
         return future.result()
@@ -91,12 +90,12 @@ class AttachedInput:
     into: str
 
     def order(self) -> dict[str, str]:
-        """Return the settings of the bootstrap program."""
+        """Return the input's entry in the order for the bootstrap program."""
         return {"name": self.name, "sha256": self.sha256, "into": self.into}
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _DatasetRecord:
     used_at: int
     sha256: str = ""
     key: str = ""  # of the launch whose secrets it contains
@@ -105,7 +104,7 @@ class _Note:
 class Inputs:
     """The datasets of one account. ``folder`` records when each was last used (scheduled UTC seconds).
 
-    ``ready_seconds`` is the timeout of Kaggle's processing, ``call_seconds`` that of one silent connection.
+    ``ready_seconds`` is the time limit for Kaggle's processing, ``call_seconds`` the limit for a silent connection.
     """
 
     def __init__(self, client: KaggleClient, folder: Path, prefix: str, ready_seconds: int, call_seconds: int) -> None:
@@ -133,18 +132,18 @@ class Inputs:
     ) -> AttachedInput:
         """Upload immutable objects of a store; the kernel finds them under the same keys in its own store.
 
-        ``into`` is ``store``, or ``trees`` for what is only read and may be large.
+        ``into`` is ``store``, or ``trees`` for objects that are only read and may be large.
         """
         identity = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
         return self._attach(kind, into, identity, lambda path: pack_objects(store, keys, path), now, until)
 
-    def sign(self, key: str) -> str:
-        """Return the slug of the dataset whose existence asks the session of a launch to save and exit."""
+    def stop_slug(self, key: str) -> str:
+        """Return the slug of the stop dataset, whose existence asks the session of a launch to save and exit."""
         return f"{self._prefix}-stop-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
 
-    def give_sign(self, key: str, now: int) -> None:
-        """Create that dataset for a session. Idempotent. Raises Refused, Unreachable, Denied, OSError."""
-        slug = self.sign(key)
+    def create_stop_dataset(self, key: str, now: int) -> None:
+        """Create the stop dataset of a launch. Idempotent. Raises Refused, Unreachable, Denied, OSError."""
+        slug = self.stop_slug(key)
         self._write_record(slug, {"used_at": now})
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             file = Path(folder) / f"{slug}.bin"
@@ -152,11 +151,11 @@ class Inputs:
             self._send(file, file.name, slug, lambda _progress: None)
 
     def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[AttachedInput, bytes]:
-        """Create the dataset with the secrets of one launch, which :meth:`take_back` deletes after its end.
+        """Create the dataset with the secrets of one launch; return it with the pad that decrypts it.
 
-        It is recorded before it is created. Its content is encrypted with the random bytes that are returned, for the
-        kernel's source: whatever Kaggle keeps of a deleted dataset is useless without the source. Raises Refused,
-        Unreachable, Denied, OSError.
+        The dataset is recorded before it is created, and :meth:`delete_secrets` deletes it after the launch's end. The
+        kernel's source gets the pad, so that data which Kaggle keeps of a deleted dataset is useless without the
+        source. Raises Refused, Unreachable, Denied, OSError.
         """
         slug = f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
         self._write_record(slug, {"used_at": now, "key": key})
@@ -164,17 +163,17 @@ class Inputs:
         pad = os.urandom(len(plain))
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             file = Path(folder) / f"{slug}.bin"
-            file.write_bytes(bytes(one ^ other for one, other in zip(plain, pad, strict=True)))
+            file.write_bytes(bytes(byte ^ key_byte for byte, key_byte in zip(plain, pad, strict=True)))
             digest = sha256_file(file)
             if not self._send(file, file.name, slug, lambda _progress: None):
-                raise Refused("kaggle", "create a dataset", f"{slug} is there already", permanent=True)
+                raise Refused("kaggle", "create a dataset", f"{slug} exists already", permanent=True)
             self._wait_ready(slug, None, lambda _progress: None, min(self._ready_seconds, until - stopwatch()))
             return AttachedInput(slug, file.name, digest, "secrets"), pad
 
-    def take_back(self, is_over: Callable[[str], bool]) -> None:
+    def delete_secrets(self, is_over: Callable[[str], bool]) -> None:
         """Delete the datasets with the secrets of ended launches. Raises Unreachable, Denied, OSError."""
         for path in sorted(self._folder.glob(f"{self._prefix}-{_SECRETS}-*")):
-            record = self._note_of(path.name)
+            record = self._read_record(path.name)
             if record is not None and record.key and is_over(record.key):
                 self._client.datasets.delete(path.name)
                 path.unlink()
@@ -183,24 +182,24 @@ class Inputs:
         """Return a dataset's full name, with its owner. Raises Misconfigured, Unreachable."""
         return f"{self._client.owner()}/{slug}"
 
-    def note_orphans(self, now: int) -> list[str]:
-        """Record datasets with our naming that have no record; return their slugs. They expire like the others."""
+    def record_orphans(self, now: int) -> list[str]:
+        """Record datasets with names like ours that have no record; return their slugs. They expire like the others."""
         kinds = f"code|data|ckpt|stop|{_SECRETS}"
         pattern = re.compile(rf"{re.escape(self._prefix)}-({kinds})-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
-        named = filter(pattern.fullmatch, self._client.datasets.own())
-        orphans = [slug for slug in named if not (self._folder / slug).exists()]
+        slugs = filter(pattern.fullmatch, self._client.datasets.own())
+        orphans = [slug for slug in slugs if not (self._folder / slug).exists()]
         for slug in orphans:
             self._write_record(slug, {"used_at": now})
         return orphans
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
-        """Delete datasets that no session in ``in_use`` needs and that were last used ``keep_seconds`` ago.
+        """Delete datasets that are not in the slugs ``in_use`` and were last used more than ``keep_seconds`` ago.
 
-        Secrets without a record of their session are deleted after a day, when that session is over.
+        Secrets without a record of their session are deleted after a day, because the session has ended by then.
         """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
-            record = self._note_of(path.name)
+            record = self._read_record(path.name)
             if record is None:
                 self._write_record(path.name, {"used_at": now})  # its age counts from now on
             elif path.name not in kept and not record.key and now - record.used_at > _max_age(path.name, keep_seconds):
@@ -208,38 +207,39 @@ class Inputs:
                 self._write_record(f"{_USED_UP}{path.name}", {"used_at": now})
                 path.unlink()
         for path in self._folder.glob("made-*"):
-            record = self._note_of(path.name)
+            record = self._read_record(path.name)
             if record is None or now - record.used_at > keep_seconds:
                 path.unlink()
 
     def _attach(
         self, kind: str, into: str, identity: str, make: Callable[[Path], object], now: int, until: float
     ) -> AttachedInput:
-        """Upload the file that ``make`` writes; for one ``identity`` it must write the same file each time."""
+        """Upload the file that ``make`` writes, which must be the same each time for the same ``identity``."""
         task = f"{kind}-{identity}"
 
-        def work(tell: Callable[[str], None]) -> tuple[str, str, str]:
-            return self._prepare(kind, identity, make, now, tell)
+        def work(report: Callable[[str], None]) -> tuple[str, str, str]:
+            return self._prepare(kind, identity, make, now, report)
 
         try:
             slug, name, sha256 = self._tasks.run(task, work, until - stopwatch())
         except TaskUnfinished as unfinished:
             why = f"its {kind} is still on its way to Kaggle: {unfinished}"
-            raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
+            remedy = "Wait: the upload continues in the background"
+            raise Refused("kaggle", "launch", why, remedy, wait_until=now + _AGAIN_SECONDS) from None
         self._write_record(slug, {"used_at": now})
         return AttachedInput(slug, name, sha256, into)
 
     def _prepare(
-        self, kind: str, identity: str, make: Callable[[Path], object], now: int, tell: Callable[[str], None]
+        self, kind: str, identity: str, make: Callable[[Path], object], now: int, report: Callable[[str], None]
     ) -> tuple[str, str, str]:
-        """Return slug, name and digest of a READY dataset; files uploaded before are neither made nor sent again."""
+        """Return slug, name and digest of a READY dataset; do not pack or send a file that was uploaded before."""
         target = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
-        record = self._note_of(target.name)
+        record = self._read_record(target.name)
         sha256 = record.sha256 if record else ""
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             archive = Path(folder) / "archive"
             if not sha256:
-                tell("being packed")
+                report("being packed")
                 sha256 = _pack(make, archive)
             self._write_record(target.name, {"sha256": sha256, "used_at": now})
             name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack a file that looks like an archive
@@ -249,54 +249,53 @@ class Inputs:
                 status = self._client.datasets.status(slug)
                 if status in _OVER or (status is None and (self._folder / f"{_USED_UP}{slug}").exists()):
                     continue
-                fresh = True
+                is_new = True
                 if status is None:
                     if not archive.exists() and _pack(make, archive) != sha256:
                         target.unlink()
                         raise Refused("kaggle", "prepare a dataset", f"the {kind} has changed since it was packed")
-                    fresh = self._send(archive, name, slug, tell)
+                    is_new = self._send(archive, name, slug, report)
                 try:
-                    self._wait_ready(slug, status, tell)
+                    self._wait_ready(slug, status, report)
                 except Refused:
-                    if not fresh and self._client.datasets.status(slug) is None:
+                    if not is_new and self._client.datasets.status(slug) is None:
                         self._write_record(f"{_USED_UP}{slug}", {"used_at": now})
                     raise
                 return slug, name, sha256
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
 
-    def _send(self, archive: Path, name: str, slug: str, tell: Callable[[str], None]) -> bool:
-        """Upload a file and create a dataset of it; False: one of that name exists or existed."""
+    def _send(self, archive: Path, name: str, slug: str, report: Callable[[str], None]) -> bool:
+        """Upload a file and create a dataset with it; return False if a dataset of that name exists or existed."""
         size = archive.stat().st_size
 
         def advanced(sent: int) -> None:
-            tell(f"{sent / 1e9:.2f} of {size / 1e9:.2f} GB are sent")
+            report(f"{sent / 1e9:.2f} of {size / 1e9:.2f} GB are sent")
 
         token = self._client.datasets.upload(archive, name, self._call_seconds, advanced)
-        wrong = self._client.datasets.create(slug, slug, [token])
-        if wrong and "already in use" not in wrong.lower():
-            raise Refused("kaggle", "create a dataset", wrong)
-        return not wrong
+        error = self._client.datasets.create(slug, slug, [token])
+        if error and "already in use" not in error.lower():
+            raise Refused("kaggle", "create a dataset", error)
+        return not error
 
     def _wait_ready(
-        self, slug: str, status: str | None, tell: Callable[[str], None], seconds: float | None = None
+        self, slug: str, status: str | None, report: Callable[[str], None], seconds: float | None = None
     ) -> None:
         """Wait until a dataset can be attached; right after its creation Kaggle reports that it does not exist."""
-        most = self._ready_seconds if seconds is None else seconds
+        seconds_max = self._ready_seconds if seconds is None else seconds
         patience, waited, pause = threading.Event(), 0.0, 0.05
         while status != "READY":
-            tell(f"{slug} is {status or 'not visible'}")
-            if status in _OVER or waited > most:
-                raise Refused(
-                    "kaggle", "prepare a dataset", f"{slug} is {status or 'not visible'} after {waited:.0f} s"
-                )
+            report(f"{slug} is {status or 'not visible'}")
+            if status in _OVER or waited > seconds_max:
+                why = f"{slug} is {status or 'not visible'} after {waited:.0f} s"
+                raise Refused("kaggle", "prepare a dataset", why)
             patience.wait(pause)
             waited, pause = waited + pause, min(10.0, pause * 1.5)
             status = self._client.datasets.status(slug)
 
-    def _note_of(self, name: str) -> _Note | None:
-        """Return a record; None if there is none, or it is damaged."""
+    def _read_record(self, name: str) -> _DatasetRecord | None:
+        """Return a record; None if it does not exist or is damaged."""
         with suppress(DamagedRecord):
-            return read_record(self._folder, name, _Note)
+            return read_record(self._folder, name, _DatasetRecord)
         return None
 
     def _write_record(self, name: str, document: dict[str, object]) -> None:
@@ -304,7 +303,7 @@ class Inputs:
 
 
 def _max_age(slug: str, keep_seconds: int) -> int:
-    return min(keep_seconds, _STRANGE_SECRETS_SECONDS) if f"-{_SECRETS}-" in slug else keep_seconds
+    return min(keep_seconds, _UNKNOWN_SECRETS_SECONDS) if f"-{_SECRETS}-" in slug else keep_seconds
 
 
 def _pack(make: Callable[[Path], object], archive: Path) -> str:
@@ -313,12 +312,12 @@ def _pack(make: Callable[[Path], object], archive: Path) -> str:
 
 
 # The launch: its kernel source and its inputs.
-SOURCE_BYTES_MAX = 900_000  # 0.93 MB passed and 1.14 MB failed, without a reason
+SOURCE_BYTES_MAX = 900_000  # Kaggle accepted 0.93 MB, and failed 1.14 MB without a reason
 
 _CALL, _PACKED_CALL, _CALL_END = "main(json.loads(", "main(unpacked(", "))"
 
 
-# The source: the bootstrap program and its order in one text, small enough for Kaggle, and provably ours. An order with
+# The source is one text: a first line that proves that it is ours, the bootstrap program, and its order. An order with
 # the signed addresses of thousands of objects is compressed, which removes most of its size.
 def build_source(key: str, order: Mapping[str, Any]) -> str:
     """Return the source for the launch ``key``. Raises Refused if the launch document is too large."""
@@ -329,7 +328,7 @@ def build_source(key: str, order: Mapping[str, Any]) -> str:
         packed = base64.b85encode(zlib.compress(document.encode(), 9)).decode()
         text = f"{_first_line(key)}\n{program}\n\n{_PACKED_CALL}{packed!r}{_CALL_END}\n"
     if len(text.encode()) > SOURCE_BYTES_MAX:
-        why = f"the kernel's source has {len(text.encode())} bytes, at most {SOURCE_BYTES_MAX} are taken"
+        why = f"the kernel's source has {len(text.encode())} bytes; the limit is {SOURCE_BYTES_MAX}"
         raise Refused("kaggle", "launch", why, "Shorten the job's command and environment", permanent=True)
     return text
 
@@ -375,9 +374,9 @@ class Packed:
 def pack(
     request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: KaggleSettings, now: int, until: float
 ) -> Packed:
-    """Ensure that all inputs of the session are on Kaggle, waiting ``until`` (stopwatch), and return the push.
+    """Ensure that all inputs of the session are on Kaggle, wait for them ``until`` (stopwatch), and return the push.
 
-    Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
+    Raises Refused, Misconfigured, and the errors of Inputs and of the artifact store.
     """
     payload = payload_of("kaggle", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
@@ -388,18 +387,19 @@ def pack(
     relays = settings.relays(str(store.get("kind", "")))
     if relays:
         objects, attached = _attach_store(_opened(store, context), launch.get("lanes", []), inputs, now, until)
-        launch = given_launch(launch, attached)
-        launch.pop("store")  # its own folder is the session's store; signed addresses stay here
-        # The store is out of its reach, so the session polls for a dataset instead of the stop flag. Whether it can see
-        # new datasets, it tests with one that exists.
-        ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(mounts[0].dataset)}
+        launch = launch_with_attached(launch, attached)
+        launch.pop("store")  # the session stores objects in a folder of its own, and needs no signed addresses
+        # The session cannot reach the stop flag in the store, so it polls for a dataset. It tests with an existing
+        # dataset whether it can see new ones.
+        stop = inputs.stop_slug(request.key)
+        ask = {"dataset": inputs.full_name(stop), "proof": inputs.full_name(mounts[0].dataset)}
         mounts += objects
     mounted = _mounted(store, launch.get("lanes", []), context)
     order = {"launch": launch, "inputs": [item.order() for item in mounts], "relays": relays, "ask": ask}
     names = sorted({name for lane in launch.get("lanes", ()) for name in lane.get("secrets") or ()})
     if names and settings.secrets == "account":
         order["secrets"] = {"names": names}
-    elif request.secrets:  # last, so that they exist as short as possible
+    elif request.secrets:  # last, so that they are on Kaggle for as short a time as possible
         sealed, pad = inputs.give_secrets(request.key, request.secrets, now, until)
         mounts.append(sealed)
         order["secrets"] = {**sealed.order(), "pad": pad.hex()}
@@ -426,9 +426,9 @@ def _attach_store(
 
 
 def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: PlatformContext) -> tuple[str, ...]:
-    """Return the lanes' inputs that Kaggle itself stores, as named by the listings in the artifact store.
+    """Return the lanes' inputs that Kaggle itself stores; the listings in the artifact store name them.
 
-    Raises Refused for a damaged listing, and what opening and reading the store raise.
+    Raises Refused for a damaged listing, and the errors of the artifact store.
     """
     prefixes = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
     names = sorted(prefix for prefix in prefixes if prefix.startswith(f"{MOUNTED}/"))
@@ -437,7 +437,7 @@ def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: 
     try:
         return tuple(sorted({parse_mounted(listing).source for listing in listings}))
     except BadListing as error:
-        remedy = "Take the input anew: schedctl queue update JOB --input NAME"
+        remedy = "Fetch the input again: schedctl queue update JOB --input NAME"
         raise Refused("kaggle", "launch", f"the list of an input is damaged: {error}", remedy, permanent=True) from None
 
 
@@ -446,5 +446,5 @@ def _opened(address: dict[str, str], context: PlatformContext) -> BlobStore:
         return DirectoryStore(Path(address["root"]))
     if context.open_store is None:
         why = f"a store of the kind {address.get('kind')} cannot be read from here"
-        raise Misconfigured("kaggle", "launch", why, "Set checkpoints = direct: the session reaches it by itself")
+        raise Misconfigured("kaggle", "launch", why, "Set checkpoints = direct, so that sessions access it themselves")
     return context.open_store()

@@ -1,6 +1,6 @@
-"""Observe each launch on Kaggle, compare it with our records, and record its end.
+"""Observe each launch on Kaggle: keep its record, read its output, and record its end.
 
-Also find kernels of ours without a record, which are recognised by their source.
+Also find our kernels that have no record, by the first line of their source.
 """
 
 import codecs
@@ -19,7 +19,7 @@ from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
 from jobs.payload.whole_file import write_whole
 from platforms.base import InQueue, Observed, PlatformError, Refused, SessionState, StopChannel, Unreachable
-from platforms.folders import read_part, take, take_at_once
+from platforms.folders import lock_file, read_part, try_lock
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.kernel.packing import is_source_of, order_of
@@ -34,17 +34,17 @@ _LOCK_PATIENCE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One launch. Instants are UTC seconds (scheduled).
+    """One launch. Times are scheduled UTC seconds.
 
-    ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
-    ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
+    ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be). An intent
+    that is not on Kaggle becomes void at ``void_from``. ``missed_at`` is when the session was first missing.
     ``queued_at`` is when it was last seen in the queue, and ``started`` the earliest possible start after that.
     ``over_at`` is when it was first seen to have ended, ``asked_at`` when it was first asked to exit, ``cancelled_at``
     when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is its
-    time limit on Kaggle, ``overran_at`` when it was last seen to run for longer. ``told`` is False if ``ended`` is the
-    latest possible end, ``taken`` True if it was ended from outside, and not by us. ``jobs`` and ``relays`` say what to
-    import. ``collected`` is true when no more is wanted. ``slug`` is the kernel's name, ``datasets`` those of its
-    inputs. ``contradicts``: see Observed.
+    time limit on Kaggle, ``overran_at`` when it was last seen to exceed that. ``told`` is False if ``ended`` is the
+    latest possible end. ``taken`` is True if Kaggle or another person ended the session. ``jobs`` and ``relays`` say
+    what to import; ``collected`` means that nothing more is to be imported. ``slug`` is the kernel's name, ``datasets``
+    are the slugs of its inputs. ``contradicts``: see Observed.
     """
 
     key: str
@@ -73,8 +73,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWords:
-    """A session's own report: its ID, whether it can be asked to save, when it began. None: not yet reported."""
+class SessionReport:
+    """A session's own report: its ID, whether it sees new datasets, when it began. None means not reported yet."""
 
     session_id: int | None = None
     hears: bool | None = None
@@ -108,49 +108,49 @@ class LaunchRecords:
             (self._root / f"{key}.{kind}").unlink(missing_ok=True)
 
     def path(self, key: str, kind: str) -> Path:
-        """Return the path of its output: the ``log`` of an ended session, the stream of a ``live`` one."""
+        """Return the path of a session's output: its final ``log``, or the ``live`` output of a running session."""
         return self._root / f"{key}.{kind}"
 
-    def words(self, key: str) -> SessionWords:
+    def report(self, key: str) -> SessionReport:
         """Return what a session has reported so far. Raises OSError, DamagedRecord."""
-        return read_record(self._root, f"{key}.said", SessionWords) or SessionWords()
+        return read_record(self._root, f"{key}.said", SessionReport) or SessionReport()
 
-    def note_words(self, key: str, report: SessionWords) -> None:
-        """Record what a session reported; its log is the only source of that."""
+    def write_report(self, key: str, report: SessionReport) -> None:
+        """Record the report of a session, because its log, the only source, may be lost."""
         write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 
     @contextmanager
-    def tail_held(self, key: str) -> Iterator[bool]:
-        """Take the right to read a session's stream, without waiting; False: another reader has it."""
+    def lock_tail(self, key: str) -> Iterator[bool]:
+        """Lock a session's stream for reading, without waiting; yield False if another reader has it."""
         with (self._root / f"{key}.tail").open("ab") as handle:
-            yield take_at_once(handle)
+            yield try_lock(handle)
 
-    def is_held(self, key: str) -> bool:
+    def is_locked(self, key: str) -> bool:
         """Return whether a key is locked at this moment."""
         try:
             with (self._root / f"{key}.lock").open("rb") as handle:
-                return not take_at_once(handle)
+                return not try_lock(handle)
         except FileNotFoundError:
             return False
 
     @contextmanager
-    def held(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> Iterator[None]:
         """Lock a key against other threads and daemons. Raises TimeoutError if it stays locked."""
         with (self._root / f"{key}.lock").open("ab") as handle:
-            take(handle, _LOCK_PATIENCE_SECONDS)
+            lock_file(handle, _LOCK_PATIENCE_SECONDS)
             yield
 
 
 # A session's output: streamed into a file while it runs, replaced by the complete log when it has ended.
 #
-# A stream starts over with every connection, so a reader skips the output that the file contains already: the position
-# is never lost and nothing is written twice.
+# A stream starts again with every connection, so a reader skips the output that the file contains already. No output is
+# lost or written twice.
 _MARK = "##uff-scheduler##"
 _END = "END_OF_LOG"
 _LINE_CHARACTERS_MAX = 1 << 20
 _SECONDS_MAX = 1e11
 _KEPT_BYTES = 8 << 20
-_STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content
+_STREAM_BYTES = 64 << 20  # limit for the log as Kaggle sends it, which is larger than its content
 _NOTICE = b"\n[output beyond %d bytes is dropped]\n"
 # Real seconds. Kaggle's balancer closes idle streams after about two minutes, so a longer silence means a dead
 # connection.
@@ -181,16 +181,15 @@ class SessionLog:
                 continue
             stream, time = str(entry.get("stream_name")), entry.get("time")
             text = self._partial.pop(stream, "") + entry["data"]
-            *lines, rest = text.split("\n")
-            if rest:
-                if len(rest) > _LINE_CHARACTERS_MAX:
-                    lines, rest = [*lines, rest], ""
-                else:
-                    self._partial[stream] = rest
+            *lines, partial_line = text.split("\n")
+            if len(partial_line) > _LINE_CHARACTERS_MAX:
+                lines = [*lines, partial_line]
+            elif partial_line:
+                self._partial[stream] = partial_line
             for line in lines:
                 yield from self._line(line, time)
 
-    def rest(self) -> Iterator[bytes]:
+    def last_lines(self) -> Iterator[bytes]:
         """Yield the last lines of the streams, which lack a newline."""
         for stream in sorted(self._partial):
             if not self._over and not self._partial[stream].startswith(_MARK):
@@ -198,7 +197,7 @@ class SessionLog:
 
     def _line(self, line: str, time: Any) -> Iterator[bytes]:
         if self._over:
-            return  # of nbconvert
+            return  # nbconvert printed this line
         if not line.startswith(_MARK):
             yield f"{line}\n".encode()
             return
@@ -229,7 +228,7 @@ def _seconds(value: Any) -> float | None:
 
 
 def entries_of(text: str | bytes) -> list[Any]:
-    """Return the entries of a finished log; of a truncated one, the complete ones; none if it is not JSON."""
+    """Return the entries of a finished log, or the complete entries of a truncated log; none if it is not JSON."""
     try:
         entries = read_json(text or "[]")
     except ValueError:
@@ -238,20 +237,20 @@ def entries_of(text: str | bytes) -> list[Any]:
 
 
 def _salvaged(text: str) -> Iterator[Any]:
-    """Yield the readable entries of a broken array: Kaggle begins a line with each entry."""
+    """Yield the readable entries of a broken array; Kaggle writes each entry on a line of its own."""
     for line in text.splitlines():
         with suppress(ValueError):
             yield read_json(line.strip().strip("[],"))
 
 
 def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
-    """Yield groups of entries from a log stream of either kind; ends with the log, or with the stream."""
+    """Yield groups of entries from a log stream, which has events or an array, until the log or the stream ends."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = ""
     for kind, piece in stream:
         text += decoder.decode(piece)
         if "event-stream" not in kind:
-            continue  # an array is parsed when it is complete
+            continue  # an array is parsed once it is complete
         *lines, text = text.split("\n")
         events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
         if _END in events:
@@ -263,7 +262,7 @@ def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
 
 @dataclass(slots=True)
 class _TailReader:
-    """The reader of one session: its thread, and when to retry after a failure (real, of the stopwatch)."""
+    """The reader of one session: its thread, and when to retry after a failure (real seconds of the stopwatch)."""
 
     thread: threading.Thread
     pause_seconds: float = 0.0
@@ -271,21 +270,21 @@ class _TailReader:
 
 
 class Tail:
-    """Reads output. The output of a running session that is silent for ``idle_seconds`` (real) counts as complete."""
+    """Reads output. A running session's output counts as complete after a silence of ``idle_seconds`` (real)."""
 
     def __init__(self, client: KaggleClient, records: LaunchRecords, idle_seconds: float) -> None:
         self._client = client
         self._records = records
         self._idle_seconds = idle_seconds
         self._readings: dict[str, _TailReader] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def follow(self, record: Record) -> None:
         """Ensure that a thread reads the stream of a running session; returns at once. Idempotent.
 
         After a failure a later call retries, with increasing pauses.
         """
-        with self._turn:
+        with self._lock:
             reading = self._readings.get(record.key)
             if reading is not None and (reading.thread.is_alive() or stopwatch() < reading.again_at):
                 return
@@ -300,13 +299,13 @@ class Tail:
             self.catch_up(record)
             self.follow(record)
         elif not path.exists():
-            self.keep(record)  # it was not published yet when the end was observed
+            self.keep(record)  # Kaggle had not published the log yet when the end was observed
         if not path.exists():
-            path = self._records.path(record.key, "live")  # all there is, also if the session's log was lost
+            path = self._records.path(record.key, "live")  # the session runs, or its log was lost
         yield from read_part(path.parent, path.name, offset, limit_bytes)
 
     def keep(self, record: Record) -> SessionLog | None:
-        """Save the output of an ended session; return what its log reported, None if there is none any more."""
+        """Save the output of an ended session; return what its log reported, None if the kernel is missing."""
         try:
             output = self._client.output(record.slug, "")
         except Denied:
@@ -320,7 +319,7 @@ class Tail:
         fresh = self._records.path(record.key, "log").with_suffix(".log.new")
         with fresh.open("wb") as sink:
             if _pour(log, [entries], sink, 0):
-                sink.writelines(log.rest())
+                sink.writelines(log.last_lines())
         live = self._records.path(record.key, "live")
         is_truncated = live.exists() and live.stat().st_size > fresh.stat().st_size
         whole, other = (live, fresh) if is_truncated else (fresh, live)
@@ -331,20 +330,20 @@ class Tail:
     def catch_up(self, record: Record) -> None:
         """Read the available output of a running session, unless another reader does. Raises Unreachable.
 
-        A reader that pauses after a failure is not hurried: Kaggle answers frequent requests with 429.
+        Does nothing while a reader pauses after a failure, because Kaggle answers frequent requests with 429.
         """
-        with self._turn:
+        with self._lock:
             reading = self._readings.get(record.key)
         if reading is not None and stopwatch() < reading.again_at:
             return
-        with self._records.tail_held(record.key) as mine:
-            if mine:
+        with self._records.lock_tail(record.key) as is_ours:
+            if is_ours:
                 self._pull(record, self._idle_seconds)
 
     def _read(self, record: Record) -> None:
         """Run as the reader of one session, until its stream ends, falls silent, or fails."""
-        with self._records.tail_held(record.key) as mine:
-            if not mine:
+        with self._records.lock_tail(record.key) as is_ours:
+            if not is_ours:
                 return
             reading = self._readings[record.key]
             try:
@@ -357,27 +356,27 @@ class Tail:
             reading.again_at = stopwatch() + max(_PAUSE_SECONDS, reading.pause_seconds)
 
     def _pull(self, record: Record, silence_seconds: float) -> None:
-        log, reported = SessionLog(), self._records.words(record.key)
+        log, reported = SessionLog(), self._records.report(record.key)
 
         def groups() -> Iterator[list[object]]:
             nonlocal reported
             for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
                 yield entries
-                report = SessionWords(
+                report = SessionReport(
                     log.session_id or reported.session_id,
                     reported.hears if log.hears is None else log.hears,
                     reported.began if log.began is None else log.began,
                 )
                 if report != reported:
                     reported = report
-                    self._records.note_words(record.key, reported)
+                    self._records.write_report(record.key, reported)
 
         with self._records.path(record.key, "live").open("ab") as sink:
             _pour(log, groups(), sink, sink.tell())
 
 
 def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, skip: int) -> bool:
-    """Write output to ``sink`` without the first ``skip`` bytes, which it has already; False: the limit was reached."""
+    """Write output to ``sink``, except its first ``skip`` bytes; return False if the limit was reached."""
     written = 0
     for entries in groups:
         for piece in log.feed(entries):
@@ -392,13 +391,13 @@ def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, s
 
 
 # Observation of launches.
-_MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
+_MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0  # how long a session must be missing, scheduled and real
 _LOG_SECONDS = 3_600  # how long to ask for the log of an ended session
 DELETED = "deleted"  # by us or by a person: the detail of such a session
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 _LOOK_BACK_SECONDS = 13 * 3_600  # no session runs longer
-_EARLY_SECONDS = 60  # so much before our own time limit, Kaggle's is lower
-_TIME_LIMIT = re.compile(r"exceeded the max(imum)? allowed", re.IGNORECASE)  # Kaggle has no code for this end
+_EARLY_SECONDS = 60  # if a time limit ends a session so much before ours, Kaggle's limit is lower
+_TIME_LIMIT = re.compile(r"exceeded the max(imum)? allowed", re.IGNORECASE)  # Kaggle has no code for this cause
 _WHOLE_BYTES = 7_000_000  # a log of this size is kept whole, as far as the probe log-limit shows
 _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL_REQUESTED": SessionState.RUNNING}
 
@@ -420,7 +419,7 @@ class Observer:
             return None
         source = self._client.source(slug)
         if source is None:
-            raise Unreachable("kaggle", "look for a launch", f"{slug} is there, and its source is not shown")
+            raise Unreachable("kaggle", "look for a launch", f"{slug} exists, but Kaggle does not show its source")
         if not is_source_of(key, source):
             why = f"there is a kernel {slug} that we did not push"
             raise Refused("kaggle", "launch", why, "Rename it, or set slug_prefix", permanent=True)
@@ -438,15 +437,15 @@ class Observer:
         )
         return self._records.write(record)
 
-    def look(self, record: Record, now: int) -> Observed | None:
-        """Return a launch's state and record what is final; None: Kaggle does not list it (yet)."""
+    def poll(self, record: Record, now: int) -> Observed | None:
+        """Return a launch's state, and record its start and end; return None if Kaggle does not list it (yet)."""
         if record.state == "void":
             return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
         if record.state == "ended":
             return self.observed(record, SessionState.ENDED)
         status = self._client.status(record.slug)
         if status is None:
-            return self._look_for_missing(record, now)
+            return self._poll_missing(record, now)
         if record.state == "intent" or record.missed_at is not None:
             record = self._records.write(replace(record, state="pushed", missed_at=None))
         word, failure = status
@@ -476,16 +475,16 @@ class Observer:
         return replace(session, started=None, detail="queued", waits=waits)
 
     def stop_channel(self, record: Record) -> StopChannel:
-        """Return how a session can be asked to save; one without access to the store must have reported that it can."""
+        """Return how to ask a session to save. A session without access to the store must have reported that it can."""
         if not record.relays:
             return StopChannel.STORE
-        return StopChannel.PLATFORM if self._records.words(record.key).hears else StopChannel.NONE
+        return StopChannel.PLATFORM if self._records.report(record.key).hears else StopChannel.NONE
 
-    def _look_for_missing(self, record: Record, now: int) -> Observed | None:
-        """Decide about a missing kernel: if two sources lack it, it was never pushed, or is deleted.
+    def _poll_missing(self, record: Record, now: int) -> Observed | None:
+        """Decide about a missing kernel: if two sources lack it, it was never pushed or has been deleted.
 
-        Two, because Kaggle may deny access for a moment, and its lists may lag. A kernel that ran, and that we did not
-        delete, must be missing again after a while.
+        One source does not suffice, because Kaggle may deny access for a moment, and its lists may lag. A kernel that
+        ran, and that we did not delete, must still be missing after a while.
         """
         self._client.week()
         if self._client.last_run(record.slug) is not None:
@@ -493,7 +492,7 @@ class Observer:
         if record.state == "intent":
             if now < record.void_from:
                 return None
-            detail = "Kaggle does not have it, and no push of ours can still arrive"
+            detail = "Kaggle does not have the kernel, and no push can still arrive"
             record = self._records.write(replace(record, state="void", detail=detail))
             return Observed(record.key, SessionState.ABSENT, "", detail=detail)
         if record.deleted_at is None and record.missed_at is None:
@@ -505,20 +504,20 @@ class Observer:
         return self._close(replace(record, taken=preempted), DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
-        """Return the earliest possible start of a running session, from which it is charged until it ends.
+        """Return the earliest possible start of a running session; its time is charged from then until it ends.
 
-        Kaggle does not document whether ``lastRunTime`` of a running session is its push or its start. No session
-        begins before either, nor while it was still seen in the queue.
+        Kaggle does not document whether ``lastRunTime`` of a running session is its push or its start. A session begins
+        after both, and after it was last seen in the queue.
         """
         started = self._client.last_run(record.slug)
         return max(record.intended_at, min(now, max(int(started or 0), record.queued_at or 0)))
 
     def _close(self, record: Record, word: str, now: int, failure: str = "") -> Observed:
-        """Record the end of a session; its own report of its start has priority.
+        """Record the end of a session. The session's own report of its start has priority.
 
         Kaggle's ``lastRunTime`` is not used: for an ended session it may be the end. Without the session's own report,
-        time counts until this observation, but at most its time limit on Kaggle, unless it was seen to overrun it: the
-        last observation may be hours ago.
+        its time counts until this observation, which may be hours late. So it counts at most the time limit on Kaggle,
+        or the last observation beyond that limit.
         """
         if record.over_at is None:
             record = self._records.write(replace(record, over_at=now))
@@ -531,7 +530,7 @@ class Observer:
             log = None
         earliest = max(record.intended_at, record.queued_at or 0)
         started = earliest if record.started is None else record.started
-        began = self._records.words(record.key).began
+        began = self._records.report(record.key).began
         if log is not None and log.began is not None:
             began = log.began
         if began is not None and began <= now:
@@ -545,7 +544,7 @@ class Observer:
         if ended - started < (record.timeout_seconds or 0) - _EARLY_SECONDS and _TIME_LIMIT.search(failure):
             evidence["session_cap_seconds"] = f"Kaggle's time limit ended it after {show_duration(ended - started)}"
         if word == "complete" and log is not None and log.began is not None and not told:
-            # The last line of such a session was printed, and is missing.
+            # A completed session printed its last line, so Kaggle has truncated the log.
             size = self._records.path(record.key, "log").stat().st_size
             evidence |= {"log-limit": f"its log ends after {size / 1e6:.1f} MB"} if size < _WHOLE_BYTES else {}
         closed = replace(record, state="ended", started=started, ended=ended, detail=detail, told=told)
@@ -553,9 +552,9 @@ class Observer:
 
 
 def find_orphans(client: KaggleClient, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:
-    """Return live sessions of kernels that we pushed for keys that ``keys`` does not name. Raises Unreachable.
+    """Return live sessions of kernels that we pushed for keys that are not in ``keys``. Raises Unreachable.
 
-    Only kernels that may still run are examined, and only the first line of a kernel's source proves that it is ours.
+    Only kernels that may still run are examined. The first line of a kernel's source proves that it is ours.
     """
     result = []
     for slug, began in client.kernels():

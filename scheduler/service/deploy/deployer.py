@@ -15,7 +15,7 @@ from config.errors import ConfigError
 from config.settings import Settings, TargetSettings
 from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
-from platforms.folders import take_at_once
+from platforms.folders import try_lock
 from platforms.targets import base
 from platforms.targets.release import WEIGHTS, is_weights, leaves, open_release, seal
 from platforms.targets.vllm import MAX_BYTES as PROBE_BYTES_MAX
@@ -67,7 +67,7 @@ class Deployer:
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / f"{target}--{model}.lock").open("ab") as handle:
-            if not take_at_once(handle):
+            if not try_lock(handle):
                 why = f"another process of this machine deploys {model} there"
                 raise base.TargetBusy(target, "deploy", why, "Try again when it is done")
             yield

@@ -64,7 +64,7 @@ _STORE = '[artifacts]\nkind = "s3"'
         (_SLURM, _FAR.replace("griffith", "-oProxyCommand=touch"), "host = '-oProxyCommand=touch' is not usable"),
         (_SLURM, _FAR.replace("/x", "/x;id"), "folder = '/x;id' is not usable"),
         (_SLURM, 'partition = "gpu; id"', "partition = 'gpu; id' is not usable"),
-        (_POOL.format("local"), 'devices = "0;id"', "devices = '0;id' is no list of device numbers"),
+        (_POOL.format("local"), 'devices = "0;id"', "devices = '0;id' is not a list of device numbers"),
         (_POOL.format("skypilot"), 'infra = "aws;id"', "infra = 'aws;id' is not usable"),
         (_POOL.format("kaggle"), 'internet = "maybe"', "internet = 'maybe' is none of on, off"),
         (_VLLM, 'url = "$(id)", base = "b", path = "/m"', "url = '$(id)' is no address of this machine"),

@@ -127,7 +127,7 @@ def test_a_place_that_does_not_answer_and_a_retired_accelerator_are_told(examine
         ("0.1.37", "", "", "ok", "none is needed"),
         ("0.1.38", "2.2.5", "1.17", "ok", "2.2.5"),
         ("0.1.37", "2.2.4", "", "warning", "cannot be imported without six"),
-        ("0.2.0", "", "", "warning", "not what was tested"),
+        ("0.2.0", "", "", "warning", "not a tested version"),
     ],
 )
 def test_releases_that_broke_or_were_never_tested_are_told(

@@ -243,7 +243,7 @@ def live_through(world: World, heard: bool | None = None) -> int:
 
 def said(account: Account) -> bool | None:
     """What the newest session has said of whether it can be asked."""
-    return LaunchRecords(account.folder / "state" / "launches").words(max(account.place.kernels, default="")).hears
+    return LaunchRecords(account.folder / "state" / "launches").report(max(account.place.kernels, default="")).hears
 
 
 def audit_all(world: World, moment: int | None) -> None:

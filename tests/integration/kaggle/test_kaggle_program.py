@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.emulators.program import _kernels
+from platforms.emulators.program import _processes_below
 from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.settings import Credentials
@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         with process:
             process.kill()
-    for pid in _kernels(
+    for pid in _processes_below(
         tmp_path / "place"
     ):  # those of an emulator that was killed, where a test failed before their end
         os.kill(pid, signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_pa
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(PATIENCE_SECONDS) == 0
-    assert _kernels(tmp_path / "place") == []
+    assert _processes_below(tmp_path / "place") == []
 
 
 CLOCK = ("--epoch", "2026-11-21T00:00:00Z", "--origin", "1795219200")
@@ -95,10 +95,10 @@ def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(star
     until(lambda: any("up" in file.read_text() for file in journals("journal")), "the kernel's first line written down")
     process.kill()
     process.wait()
-    (pid, *_) = _kernels(tmp_path / "place")
+    (pid, *_) = _processes_below(tmp_path / "place")
 
     _, client = start(*CLOCK)
-    assert pid in _kernels(tmp_path / "place")
+    assert pid in _processes_below(tmp_path / "place")
     assert client.status("the-kernel") == ("RUNNING", "")
     assert client.last_run("the-kernel") == began
     assert client.week().used_seconds >= billed
@@ -118,7 +118,7 @@ def test_what_ended_while_it_was_away_is_known_after(start: Start, tmp_path: Pat
     process.kill()
     process.wait()
     (tmp_path / "go").write_text("")
-    until(lambda: not _kernels(tmp_path / "place"), "the end of the kernels")
+    until(lambda: not _processes_below(tmp_path / "place"), "the end of the kernels")
     _, client = start(*CLOCK)
     becomes(client, ("COMPLETE", ""))
     output = client.output("the-kernel", "")
@@ -133,7 +133,7 @@ def test_a_session_that_went_on_is_cancelled_like_any_other(start: Start, tmp_pa
     process.wait()
     _, client = start(*CLOCK)
     assert client.delete("the-kernel")
-    assert _kernels(tmp_path / "place") == []
+    assert _processes_below(tmp_path / "place") == []
 
 
 def test_on_another_clock_it_begins_anew_and_ends_the_kernels_that_went_on(start: Start, tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_on_another_clock_it_begins_anew_and_ends_the_kernels_that_went_on(start
     push(client, waiting_for(tmp_path / "go"))
     process.kill()
     process.wait()
-    assert _kernels(tmp_path / "place") != []
+    assert _processes_below(tmp_path / "place") != []
     _, client = start("--epoch", "2026-11-28T00:00:00Z", "--origin", "1795219200")
-    assert _kernels(tmp_path / "place") == []
+    assert _processes_below(tmp_path / "place") == []
     assert client.status("the-kernel") is None
 
 

@@ -294,7 +294,7 @@ def test_what_comes_damaged_is_fetched_again(account: "Account", monkeypatch: py
     for name, data in whole.items():
         (working / name).write_bytes(data[: len(data) // 2])
     for _ in range(2):
-        with pytest.raises(Unreachable, match="came damaged or in part"):
+        with pytest.raises(Unreachable, match="came damaged or incomplete"):
             account.adapter().collect("uff-ufm-0001", account.store, account.now())
         assert not [key for key in account.store.keys("") if kind in key or key.endswith("result.json")]
     for name, data in whole.items():

@@ -87,7 +87,7 @@ def test_what_a_daemon_left_that_was_killed_before_the_push_is_deleted_by_the_ne
 
     dying = account.adapter(secrets="dataset")
     monkeypatch.setattr(KagglePlatform, "_push", dies)
-    monkeypatch.setattr(KagglePlatform, "_take_back", lambda _: None)
+    monkeypatch.setattr(KagglePlatform, "_delete_secrets", lambda _: None)
     with pytest.raises(Killed):
         dying.launch(request(account), account.now())
     assert len(secrets_there(account)) == 1
