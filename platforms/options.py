@@ -78,8 +78,8 @@ def read_declared(
     declared = declared_options(declaration)
     names = others.union(each.name for each in declared)
     if unknown := sorted(set(options) - names):
-        known = ", ".join(sorted(names)) or "none"
-        raise refuse_name(f"unknown setting {', '.join(unknown)}", f"Known settings: {known}")
+        listing = ", ".join(sorted(names)) or "none"
+        raise refuse_name(f"unknown setting {', '.join(unknown)}", f"Known settings: {listing}")
     if missing := [each.name for each in declared if each.default is MISSING and not options.get(each.name)]:
         raise refuse_name(f"missing: {', '.join(missing)}", f"See {page}")
     written = [each for each in declared if each.name in options]

@@ -1,7 +1,7 @@
-"""The SageMaker adapter: five API calls, a bucket and CloudWatch. Its only file keeps the owner's name.
+"""The SageMaker adapter: training jobs by AWS's API, with a bucket for inputs and CloudWatch for logs.
 
-Of the three independent stops of a session two are SageMaker's: StopTrainingJob, called by the daemon, and
-MaxRuntimeInSeconds, which ends a job even if no daemon is left.
+A session has three independent stops. Two are SageMaker's: StopTrainingJob, which the daemon calls, and
+MaxRuntimeInSeconds, which ends a job even without a daemon.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from platforms.sagemaker.settings import create_by_sdk, image_address, read_sett
 
 _OWNER_FILE = "owner"
 _REPAIR_SECONDS = 3_600  # how long a pool waits after a job failed because of wrong settings
-_ENDING_SECONDS = 10
+_ENDING_SECONDS = 10  # between polls of a job that may end within the next line's time
 _ENDING_WITHIN_SECONDS = 300
-_SPREAD = 0.2
-_PAUSE_SECONDS = 30
+_SPREAD = 0.2  # intervals between polls vary by this share
+_PAUSE_SECONDS = 30  # the first pause after throttling
 _PAUSE_SECONDS_MAX = 300
-_FORGET_SECONDS = 3_600
+_FORGET_SECONDS = 3_600  # observations older than this are dropped
 
 
 class SageMakerPlatform(base.Platform):
@@ -132,7 +132,7 @@ class SageMakerPlatform(base.Platform):
         return self._poller.find(filter(answers.valid_name, keys), now, look)
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Stop a job: SageMaker sends SIGTERM, and SIGKILL two minutes later. It offers no faster way."""
+        """Stop a job: SageMaker sends SIGTERM, and SIGKILL two minutes later. It has no faster stop."""
         del force
         if answers.valid_name(key):
             self._poller.forget(key)
@@ -151,10 +151,10 @@ class SageMakerPlatform(base.Platform):
                     yield from answers.read_logs(self._client("logs"), key, offset, limit_bytes)
 
     def orphans(self, keys: Collection[str], now: int) -> Sequence[base.Observed]:
-        """Return live training jobs that this pool launched and that ``keys`` does not name; see Platform.orphans.
+        """Return live training jobs of this pool that are not in ``keys``; see Platform.orphans.
 
-        Lists all live jobs of the account, so it is too slow for every cycle: AWS allows two such calls per second and
-        account.
+        It lists all live jobs of the account, which is too slow for every cycle: AWS allows an account two such calls
+        per second.
         """
         result = []
         with answers.translated("orphans", now):
@@ -185,7 +185,7 @@ class SageMakerPlatform(base.Platform):
                     if not final or not answers.is_ours(description, key, self._owner):
                         continue
                     self._delete(key)
-                # Last, and also if an interrupted sweep had already deleted the job.
+                # The document is deleted last, also if an interrupted sweep had already deleted the job.
                 self._files.delete(name)
                 swept.append(key)
         return sorted(swept)
@@ -215,7 +215,7 @@ class SageMakerPlatform(base.Platform):
                 "sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy
             )
         if self._settings.spot and not store.get("posts"):
-            # Work on a lost instance is billed but its result is lost, each time again.
+            # Each lost instance would be billed, but its work would be lost.
             remedy = "Set spot = no, or an artifact store that sessions can write to"
             raise base.Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
 
@@ -224,7 +224,7 @@ class SageMakerPlatform(base.Platform):
         digest = self._code_digest(request)
         if self._files.size(f"code/{digest}.complete") is None:
             for name, path in self._code(request).items():
-                # Not through the store, whose keys cannot contain __init__.py.
+                # Not through the store, which does not allow the key __init__.py.
                 place = f"{self._settings.prefix}code/{digest}/payload/{name}"
                 self._client("s3").put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
             self._files.put(f"code/{digest}.complete", b"")
@@ -248,8 +248,8 @@ class SageMakerPlatform(base.Platform):
     def _create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create the job and return its description.
 
-        Raises the error itself only if it proves that nothing was created; after any other error the job is looked up.
-        Raises Unreachable if the lookup fails, or if it finds nothing although the job may have been created.
+        An error that proves that nothing was created is raised; after any other error the job is looked up. Raises
+        Unreachable if the lookup fails, or finds no job although it may have been created.
         """
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
@@ -303,7 +303,7 @@ class SageMakerPlatform(base.Platform):
         answers.ask(lambda: self._jobs.delete_training_job(TrainingJobName=key), codes)
 
     def _learn(self, description: Mapping[str, Any], session: base.Observed) -> None:
-        """Remember what a failed job means for the next launch; a lack of instances is not counted as an attempt."""
+        """Remember for the next launch why a job failed to start: a lack of instances, or wrong settings."""
         kind, reason = answers.failure(description)
         if session.state != base.SessionState.ABSENT or not kind:
             return
@@ -384,7 +384,7 @@ class Poller:
         return result
 
     def forget(self, key: str) -> None:
-        """Poll the job at the next call, because something was done to it."""
+        """Drop the observation of a job, so that the next call polls it: a request may have changed its state."""
         with self._lock:
             self._answers.pop(key, None)
 
@@ -405,6 +405,6 @@ class Poller:
         else:
             self._answers.pop(key, None)
             return
-        # This needs no randomness: jobs must only differ from each other, without a lasting rhythm.
+        # A hash suffices instead of randomness: the times of different jobs only must not coincide for long.
         part = int.from_bytes(hashlib.sha256(f"{key} {now}".encode()).digest()[:4], "big") / 0xFFFFFFFF
         self._answers[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), answer.observed)

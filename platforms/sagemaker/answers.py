@@ -1,4 +1,4 @@
-"""Build requests about training jobs; translate AWS's responses and errors into those of the platform interface."""
+"""Build requests about training jobs; translate AWS's responses and errors for the platform interface."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -39,10 +39,10 @@ _OPTIONAL: Mapping[str, type] = {
 }
 _RUNTIME_SECONDS = 86_400  # AWS's own limit if none is set
 GROUP = "/aws/sagemaker/TrainingJobs"
-# An absent job is reported in one of two ways.
+# AWS has several error codes for a job that does not exist.
 MISSING = frozenset({"ResourceNotFound", "ResourceNotFoundException", "ValidationException"})
 IN_USE = frozenset({"ResourceInUse", "ResourceInUseException"})
-# Of a server that is not AWS, or only a part of it.
+# Error codes of a server that is not AWS and lacks the operation.
 UNKNOWN = frozenset({"UnknownOperationException", "NotImplemented"})
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 
@@ -64,8 +64,8 @@ _LIMIT_SECONDS = 300
 CAPACITY_SECONDS = 900
 
 
-# The meaning of a training job's description. ``Stopped`` is no success: every stop, time limit and lost spot instance
-# ends so. What a session achieved is read from its lanes' results in the artifact store, never from here.
+# The meaning of a training job's description. ``Stopped`` does not mean success: it is also the status after a stop, a
+# time limit and a lost spot instance. The results of a session are in the artifact store, never in the description.
 def lacking(description: Mapping[str, Any], key: str) -> str:
     """Return what a description of ``key`` lacks; "" if nothing. The client checks no types of fields."""
     if description.get("TrainingJobName") != key:
@@ -101,7 +101,7 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     if status not in TERMINAL | _GOING:
         return Observed(key, SessionState.UNCLEAR, arn, detail=f"its status {status[:_WORD_CHARACTERS]!r} is not known")
     if status not in TERMINAL:
-        # A spot job that waits again keeps its transitions and times, so it counts as running.
+        # A spot job that waits for another instance keeps its times, so it counts as running.
         state = SessionState.QUEUED if started is None else SessionState.RUNNING
         waits = InQueue(_waiting(description)) if started is None else None
         return Observed(key, state, arn, started, detail=status, waits=waits)
@@ -160,7 +160,7 @@ def _why(description: Mapping[str, Any]) -> str:
 def read_logs(client: Any, job: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
     """Yield a job's output from byte ``offset`` on, at most ``limit_bytes``; each event is a line.
 
-    There is none before the container starts, and never any of an image that could not be pulled. Raises ClientError,
+    There is no output before the container starts, or if its image cannot be pulled. Raises ClientError,
     BotoCoreError.
     """
     from botocore.exceptions import ClientError
@@ -201,7 +201,7 @@ def _started(stream: str) -> tuple[int, str]:
 
 
 def ask(call: Callable[[], Any], none: Collection[str] = MISSING) -> Any:
-    """Return the response to a call; None for errors in ``none``, such as those for ended jobs."""
+    """Return the response to a call; None for the error codes in ``none``, such as that of a missing job."""
     from botocore.exceptions import ClientError
 
     try:
@@ -310,7 +310,7 @@ RUN_VARIABLE = "SCHED_RUN_ID"
 OWNER_VARIABLE = "SCHED_OWNER"
 CODE_CHANNEL = "code"
 LAUNCH_CHANNEL = "launch"
-# Relative to the folder of launch.json: on the job's own volume, where a job may write and which AWS does not upload.
+# Relative to the folder of launch.json: a folder on the job's own volume, which AWS does not upload.
 WORK_DIR = "../../../output/work"
 
 # An image in Amazon ECR by tag, by digest or only by name.
@@ -357,7 +357,7 @@ def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str
         "AlgorithmSpecification": {
             "TrainingImage": settings.image,
             "TrainingInputMode": "File",
-            # Not the image's own entrypoint: that runs scripts as grandchildren, which never get SIGTERM.
+            # Not the image's own entrypoint, because it runs scripts as grandchildren, which never get SIGTERM.
             "ContainerEntrypoint": [settings.python],
             "ContainerArguments": [
                 f"/opt/ml/input/data/{CODE_CHANNEL}/payload/agent.py",
@@ -369,7 +369,7 @@ def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str
         "ResourceConfig": _resources(settings),
         "StoppingCondition": stopping,
         "EnableManagedSpotTraining": settings.spot,
-        # Visible to all who may describe the job: names only, never a secret.
+        # Everyone who may describe the job can see these, so they must not contain secrets.
         "Environment": {RUN_VARIABLE: order.key, OWNER_VARIABLE: order.owner, "PYTHONUNBUFFERED": "1"},
         "Tags": [
             {"Key": "sched:run-id", "Value": order.key},
@@ -388,7 +388,7 @@ def is_ours(description: Mapping[str, Any], key: str, owner: str) -> bool:
 
 
 def is_told(description: Mapping[str, Any]) -> bool:
-    """Return whether a description names its launch key and its owner; those of our jobs always do."""
+    """Return whether a description names its launch key and its owner, as those of our jobs always do."""
     environment = description.get("Environment") or {}
     words = (environment.get(RUN_VARIABLE), environment.get(OWNER_VARIABLE))
     return all(isinstance(word, str) and word for word in words)

@@ -1,4 +1,4 @@
-"""The settings of a SageMaker pool, checked as far as possible without asking AWS."""
+"""The settings of a SageMaker pool, checked as far as possible without a call to AWS."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,9 +10,9 @@ from platforms.artifacts.s3.client import S3Options, credential_files
 from platforms.base import BadOption, Misconfigured, SecretWay
 from platforms.options import YES, Written, read_options
 
-PREFIX = "sdk:"  # of images that are looked up: sdk:pytorch:2.10 or sdk:pytorch:2.10:py313
+PREFIX = "sdk:"  # of image names that the SDK looks up: sdk:pytorch:2.10 or sdk:pytorch:2.10:py313
 _PARTS = range(2, 4)
-_WORDS = 300  # characters of the SDK's own messages, which list every image it knows
+_WORDS = 300  # characters of an SDK message that are shown; such a message may list all images
 _EXTRA = "Install the extra: uff-scheduler[sagemaker]"
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
@@ -30,8 +30,8 @@ class SageMakerSettings(S3Options):
     ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
     ``instance_types`` are tried in order; ``pending_seconds`` is how long AWS may wait for one (0: AWS's own limit),
     ``poll_seconds`` the interval between polls of a running job. ``owner`` distinguishes this scheduler's jobs from
-    another's of the same name; if empty, it is generated at first use. ``secrets`` is where sessions ask for theirs:
-    ``ssm:`` or ``secretsmanager:`` and the prefix of each name there; empty: nowhere.
+    another's of the same name; if empty, it is generated at first use. ``secrets`` says where sessions look up secrets:
+    ``ssm:`` or ``secretsmanager:`` and the prefix of the names there; empty means that they get none.
     """
 
     role: Annotated[
@@ -96,11 +96,11 @@ def _bad(why: str, remedy: str) -> BadOption:
 
 # SageMaker's Python SDK (version 3), for pools that use it: to look up images, and as another launcher.
 #
-# It is an extra, because it installs about 130 packages. It is imported only here and at first use, because that takes
-# seconds and 170 MB. Everything else is done by boto3, and the SDK's launcher sends by the same client: it only builds
-# the request in another way.
+# The SDK is an extra, because it installs about 130 packages. It is imported only here and at first use, because that
+# takes seconds and 170 MB. boto3 does everything else; the SDK's launcher also sends its request by boto3, and only
+# builds it in another way.
 def names_image(text: str) -> bool:
-    """Return whether an image is to be looked up, and has a valid name for that."""
+    """Return whether ``text`` is a valid name of an image for the SDK to look up."""
     parts = text.removeprefix(PREFIX).split(":")
     return text.startswith(PREFIX) and len(parts) in _PARTS and all(parts)
 
@@ -147,7 +147,7 @@ def session_of(connect: Callable[[str], Any], region: str) -> Any:
 def create_by_sdk(body: Mapping[str, Any], session: Any) -> None:
     """Create a training job of exactly this name by the SDK, which first checks the request against its own model.
 
-    Raises Misconfigured, and what our client raises.
+    Raises Misconfigured, and the errors of our client.
     """
     try:
         from sagemaker.core.resources import TrainingJob

@@ -67,15 +67,15 @@ def task(
 
 
 # The adapter.
-_SLACK_SECONDS = 120  # real seconds after the deadline, when the script has ended the runner: the cluster is deleted
-_LOCK_SECONDS = 60.0  # the server is polled under the lock
-_AT_ONCE = 8
+_SLACK_SECONDS = 120  # the cluster is deleted so many real seconds after the deadline, when its script has ended
+_LOCK_SECONDS = 60.0  # long, because the server is polled under the lock
+_AT_ONCE = 8  # clusters that are queried at the same time
 _SHARED = ("slurm", "ssh", "k8s", "kubernetes")  # infrastructures that may share a folder with this machine
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One poll: the clusters of this pool by name, and by run ID the jobs of those that were queried."""
+    """One poll: the clusters of this pool by name, and the jobs of the queried clusters by run ID."""
 
     clusters: Mapping[str, SkyCluster]
     jobs: Mapping[str, list[SkyJob] | base.PlatformError]
@@ -88,7 +88,7 @@ class SkyPilotPlatform(RemoteSessions):
         super().__init__(NAME, context)
         self._settings = read_settings(settings, context.state_folder.absolute())
         self._server = ApiServer(self._settings)
-        # Without a declared price the catalogue's is reported, and no machine is launched that costs more.
+        # Without a declared price the adapter reports the catalogue's, and launches no machine that costs more.
         self._tells_price = not context.is_priced
         self._price: float | None = None  # dollars per hour, as last reported
         self._polled_at: dict[str, int] = {}  # by run ID, when the cluster's jobs were last queried
@@ -209,9 +209,9 @@ class SkyPilotPlatform(RemoteSessions):
         return removed
 
     def _existing_session(self, request: base.LaunchRequest, now: int) -> base.Observed | None:
-        """Return the session of this run ID if one exists, here or at the server. The caller holds the lock.
+        """Return the session of this run ID if it exists, here or at the server. The caller holds the lock.
 
-        Raises Refused if there is none and the pool is full, or its deadline has passed.
+        Raises Refused if it does not exist, and the pool is full or the deadline has passed.
         """
         key = request.key
         stored = sorted(self._folders.keys() | {key})
@@ -236,7 +236,7 @@ class SkyPilotPlatform(RemoteSessions):
         return resources
 
     def _adopt_cluster(self, key: str, view: _View, now: int) -> None:
-        """Write an order for a cluster of this pool that has none."""
+        """Write the missing order of a cluster of this pool."""
         cluster = view.clusters.get(self._name(key))
         if cluster is not None and not self._folders.files(key):
             since = min(self._scheduled(cluster.launched_at), now)
@@ -246,9 +246,9 @@ class SkyPilotPlatform(RemoteSessions):
                     self._records.order(key, Ordered(since, until, cluster.launched_at + self._settings.start_seconds))
 
     def _poll(self, now: int, keys: Collection[str]) -> _View:
-        """Return the clusters, and the jobs of those of ``keys`` that are due for a query (queried in parallel).
+        """Return the clusters, and the jobs of the ``keys`` that are due for a query (queried in parallel).
 
-        A cluster whose session has ended is deleted: it started late, or its deletion was not received.
+        A cluster whose session has ended is deleted: it started late, or its deletion request was lost.
         """
         clusters = self._server.clusters()
         for cluster in clusters.values():
@@ -307,7 +307,7 @@ class SkyPilotPlatform(RemoteSessions):
         if cluster is None and not launches and not late:
             detail = "asked for, not seen at the server yet"
             return base.Observed(key, base.SessionState.QUEUED, "", detail=detail, waits=base.InQueue(detail))
-        # The list is older than the requests; the cluster may have started in between.
+        # The list of clusters is older than the list of requests; the cluster may have started in between.
         if (cluster := self._server.refresh(name)) is None:
             return self._observe_end(key, order, None, now, launches)
         well = not launches or any(one.status == "SUCCEEDED" for one in launches)
@@ -332,7 +332,7 @@ class SkyPilotPlatform(RemoteSessions):
         if isinstance(jobs, NoCluster):
             return self._observe_end(key, order, started, now)
         if isinstance(jobs, base.PlatformError):
-            # The session lasts while its cluster exists; whether its job works is known from heartbeats.
+            # The session lasts while its cluster exists; heartbeats show whether its job works.
             if self._server.refresh(cluster.name) is None:
                 return self._observe_end(key, order, started, now)
             return self._as_running(key, started, cluster)
@@ -347,7 +347,7 @@ class SkyPilotPlatform(RemoteSessions):
     ) -> base.Observed:
         """Return the end of a session whose cluster is not in the server's records. Raises Unreachable.
 
-        The cluster is refreshed once more; the server's cost estimate gives the time for which it was up.
+        The cluster is refreshed once more; the server's cost estimate shows how long it was up.
         """
         if started is not None and self._server.refresh(self._name(key)) is not None:
             return unclear(key, "its cluster is not there, and there again")
@@ -376,7 +376,7 @@ class SkyPilotPlatform(RemoteSessions):
         return self._server.costs(self._name(key), min(days, 365))
 
     def _stop_cluster(self, key: str, cluster: SkyCluster) -> None:
-        """Store the output of a session and delete its cluster, unless the deletion is already requested."""
+        """Store the output of a session and delete its cluster, unless the deletion was requested before."""
         requests = self._server.requests(cluster.name)
         if not _is_going_down(requests):
             with suppress(base.PlatformError, OSError):  # a lost log costs less than a cluster that stays up

@@ -75,7 +75,7 @@ class SkyRequest:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is queued or running."""
+        """Whether the request is queued or running."""
         return self.status not in _FINISHED
 
 
@@ -89,7 +89,7 @@ class SkyJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the job has ended."""
         return self.status in _JOB_FINISHED
 
 
@@ -110,7 +110,7 @@ class SkyCost:
 
 
 class ApiServer:
-    """The server as used by one pool. All methods raise Unreachable and Misconfigured."""
+    """The client of one pool. All methods raise Unreachable and Misconfigured."""
 
     def __init__(self, settings: SkyPilotSettings) -> None:
         self._settings = settings
@@ -174,7 +174,7 @@ class ApiServer:
         return b"".join(_TASK_LINE.sub(b"", line, count=1) for line in lines if _TASK_LINE.match(line))
 
     def costs(self, name: str, days: int) -> SkyCost | None:
-        """Return the server's cost estimate of a cluster in the last ``days``; None: no estimate."""
+        """Return the server's cost estimate of a cluster in the last ``days``; None if it has no estimate."""
         report = _rows(self._call("/cost_report", "sky.cost_report", days=days))
         rows = [one for one in report if one.get("name") == name]
         spans = [span for one in rows for span in one.get("usage_intervals") or ()]
@@ -202,9 +202,9 @@ class ApiServer:
         return sorted(offer for offer in priced if math.isfinite(offer.dollars))
 
     def dearest(self, devices: int) -> PriceOffer | None:
-        """Return the most expensive offer up to max_hourly_cost, without that option the cheapest; None without offers.
+        """Return the most expensive offer up to max_hourly_cost, or the cheapest if that is unset; None without offers.
 
-        The price that is booked must not be lower than that of any machine that may be launched.
+        The ledger must not use a lower price than that of any machine that may be launched.
         """
         try:
             priced = [offer for offer in self.offers(devices) if offer.dollars > 0]
@@ -276,7 +276,7 @@ class ApiServer:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, failed: bool = False,
         limit: int = _ANSWER_BYTES,
     ) -> HttpAnswer:  # fmt: skip
-        """Send a request and return the answer, cut off at ``limit`` bytes; with ``failed`` also one of status 500."""
+        """Send a request and return the answer, cut off at ``limit`` bytes; ``failed`` allows status 500."""
         parts, seconds = urlsplit(self._settings.address), self._settings.call_seconds
         if parts.scheme == "https":
             secure = ssl.create_default_context()

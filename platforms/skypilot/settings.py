@@ -67,11 +67,11 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSet
     return replace(values, address=address, owner=owner)
 
 
-# Plain ones, that no token crosses a network to in the clear.
 def read_address(text: str, *, token: bool) -> str:
-    """Return an address without the / at its end. Raises BadOption unless it is a plain one of http or https.
+    """Return an http or https address without the / at its end. Raises BadOption for any other text.
 
-    ``token``: one is sent along. An address contains no secret.
+    The address must not contain credentials. With ``token``, which is sent to it, http is allowed for this machine
+    only, so that no token crosses a network unencrypted.
     """
     try:
         parts = urlsplit(text)

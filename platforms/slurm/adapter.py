@@ -1,7 +1,7 @@
 """The Slurm adapter: one batch job per launch key. session.sh, its script, explains why a key never runs twice.
 
 The pool's state folder has a folder per key with the adapter's own records: the order, written before the job is
-submitted; the first time the job was seen running; how it ended, as first reported. All else is queried from Slurm.
+submitted; when the job was first seen running; and its end, as first reported. Slurm reports everything else.
 """
 
 import json
@@ -33,11 +33,11 @@ from platforms.slurm.commands import Cap, NoBooks, SlurmCommands, reading
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 from platforms.targets.reach import shell_script
 
-_UNSEEN_SECONDS = 30  # real: a job that Slurm accepted is listed at once, unless the controller lost it
+_UNSEEN_SECONDS = 30  # real: Slurm lists a job that it accepted within this time, unless the controller lost it
 _REQUEUED_SECONDS = 60  # real: nodes report their jobs to a restarted controller, and end them, within this time
 _ALIKE_SECONDS = 60  # real: the largest difference between the start in accounting and the observed start
-_LOG_BYTES = 4 << 20  # of one answer; longer logs take several requests
-_TERM_SECONDS = 120  # before the time limit
+_LOG_BYTES = 4 << 20  # limit of one answer; longer logs need several requests
+_TERM_SECONDS = 120  # Slurm sends SIGTERM so long before the time limit
 
 
 class _Evidence(NamedTuple):
@@ -50,7 +50,7 @@ class _Evidence(NamedTuple):
 
 
 class SlurmPlatform(RemoteSessions):
-    """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
+    """Runs payloads as batch jobs of a Slurm cluster; docs/slurm.md describes the settings."""
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         super().__init__(NAME, context)
@@ -99,7 +99,7 @@ class SlurmPlatform(RemoteSessions):
                 admit(request, poll, self._settings, self._caps)
                 self._records.order(key, Ordered(now, request.deadline, length=request.deadline - now))
                 job = self._submit(request, digest, now)
-        # Accepted is not safe: a controller that crashes now may lose the job. The next poll shows whether it has it.
+        # A controller that crashes now may lose the accepted job. The next poll shows whether Slurm lists it.
         return Observed(key, SessionState.QUEUED, str(job or ""), detail="accepted by Slurm, not seen in its queue yet")
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
@@ -122,7 +122,7 @@ class SlurmPlatform(RemoteSessions):
             if waits := [line.job for line in mine if force or judge.is_waiting(line)]:
                 self._commands.cancel(waits)
             if running := [line.job for line in mine if line.job not in waits]:
-                self._commands.cancel(running, "--batch", "--signal=TERM")  # to its script: it can save
+                self._commands.cancel(running, "--batch", "--signal=TERM")  # the signal goes to the script, which saves
             if not mine and session.state is SessionState.QUEUED and self._commands.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
@@ -174,7 +174,7 @@ class SlurmPlatform(RemoteSessions):
             poll = self._poll(kept)
             with self._folders.lock():
                 removed = self._folders.over(kept, lambda key: self._observe(key, poll, now))
-                # The cluster first: a remote folder without a local one would never be swept again.
+                # Remove the remote folders first: without a local folder they would never be swept again.
                 if removed:
                     self._commands.remove(removed)
                 self._folders.remove(removed)
@@ -269,8 +269,8 @@ class SlurmPlatform(RemoteSessions):
                 by = StopChannel.PLATFORM
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
             case judge.Holding(started=at, detail=detail):
-                if line is not None and started is None:  # recorded, as Slurm may lose it
-                    if at > int(self._real(now)):  # Slurm's start is the one that is billed
+                if line is not None and started is None:  # record the start, because Slurm may lose the job
+                    if at > int(self._real(now)):  # Slurm bills from this start, so wait for it
                         return Observed(key, SessionState.QUEUED, job, detail="its job has just started")
                     self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
@@ -325,7 +325,7 @@ class SlurmPlatform(RemoteSessions):
         return self._records.end(key, Ended(None, now, detail, told=True))
 
     def _until(self, evidence: _Evidence) -> int:
-        """Return the deadline of a session: that of its launch, or the one it was extended to while it waited."""
+        """Return the deadline of a session: its launch's deadline, or a later one that was set while it waited."""
         return evidence.order.deadline if evidence.evidence.until is None else self._scheduled(evidence.evidence.until)
 
 

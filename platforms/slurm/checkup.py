@@ -44,10 +44,10 @@ def checks(
 
 @dataclass(frozen=True, slots=True)
 class SlurmNodes:
-    """Identical nodes of a partition in the same state.
+    """A group of identical nodes of a partition in the same state.
 
-    ``gres`` is the value of the option gres for their GPUs, "" without GPUs. ``devices`` is GPUs per node.
-    ``seconds_max`` is the partition's time limit, None: no limit; ``reason`` is why they are out of service.
+    ``gres`` is the value of the option gres for their GPUs, "" without GPUs. ``devices`` is the number of GPUs per
+    node. ``seconds_max`` is the partition's time limit, None for none; ``reason`` is why they are out of service.
     """
 
     partition: str

@@ -23,7 +23,7 @@ from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
 from platforms.targets.reach import Ran, shell_script
 
-# Accounting: the GPU minutes that an account has left, from sshare's lines of it and its parents. Pure.
+# Accounting: the GPU minutes that an account has left, from the lines of sshare about it and its parents. Pure.
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
 _COUNT = re.compile(r"(?P<limit>\d{1,9}|N)\((?P<used>\d{1,9})\)")
 _FIELDS = 5
@@ -36,7 +36,7 @@ _SESSIONS = 1_000  # more than any user has at a time
 # account's; GPUs and jobs at the same time are caps.
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A limit of GPUs or jobs at the same time: ``what`` is "GPUs" or "jobs", ``whose`` the text for messages."""
+    """A limit of GPUs or jobs at the same time. ``what`` is "GPUs" or "jobs"; ``whose`` names the user in messages."""
 
     whose: str
     limit: int
@@ -65,7 +65,7 @@ def read_qos(name: str, record: str, per_user: str, uid: str) -> Qos:
     """Parse the limits of a QOS for the user with the ID ``uid``.
 
     ``record`` is its line of ``scontrol --oneliner show assoc_mgr``, empty if only operators may see it; ``per_user``
-    is its MaxTRESPU|MaxJobsPU from sacctmgr, because the record lists only users who hold something.
+    is its MaxTRESPU|MaxJobsPU from sacctmgr, because the record lists only users who have GPUs or jobs now.
     """
     head, _, people = record.partition(" Account Limits=")
     mine = re.search(rf"\b{re.escape(uid)}=\{{(.*?)\}}", people.partition(" User Limits=")[2])
@@ -116,7 +116,7 @@ class NoBooks(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """GPU minutes of an account, of a user in it or of a QOS: the limit, the used, and those running jobs may use."""
+    """GPU minutes of an account, a user or a QOS: the limit, the used ones, and those that running jobs may use."""
 
     limit: int
     used: int
@@ -129,7 +129,7 @@ class Association:
 
 
 def tightest(table: str, account: str, user: str) -> Association | None:
-    """Return the association with the fewest minutes left, of a user's and all its parents; None if none has a limit.
+    """Return the user's or a parent's association with the fewest minutes left; None if they have no limit.
 
     ``table`` is sshare's output, indented by depth. Without ``account`` the user must have exactly one association.
     Raises NoBooks for malformed lines and unless exactly one association matches.
@@ -155,10 +155,10 @@ def tightest(table: str, account: str, user: str) -> Association | None:
 
 
 def reading(association: Association, devices: int, now: int, scale: float) -> QuotaReading:
-    """Return the quota in seconds of sessions with so many devices; ``scale`` is that of the scheduled clock.
+    """Return the quota in seconds of sessions with so many devices; ``scale`` is the scheduled clock's speed.
 
-    Rounded to whole minutes on the safe side: Slurm starts no job whose time limit could exceed the remainder. One
-    minute is added to the used ones, as Slurm does not count the current minute.
+    It is rounded to whole minutes on the safe side: Slurm starts no job whose time limit could exceed the remainder.
+    One minute is added to the used ones, as Slurm does not count the current minute.
     """
     minute = round(60 * scale)
     minutes = (association.limit // devices, -(-(association.used + 1) // devices), -(-association.running // devices))
@@ -177,7 +177,7 @@ _TOLERATED_SECONDS = 30  # difference of the controller's clock that is ignored
 
 
 def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]] | None:
-    """Return (start, end) in real UTC seconds of each accounted job in the pool's folder, by launch key.
+    """Return (start, end) in real UTC seconds of each job of the pool in Slurm's accounting, by launch key.
 
     None if the cluster keeps no accounting. Raises PlatformError.
     """
@@ -368,8 +368,8 @@ class SlurmCommands:
 def skew(text: str, began: float, ended: float, before: int) -> int:
     """Return the seconds by which the controller's clock is ahead of ours; 0 for at most 30 s.
 
-    ``text`` is its time, read between ``began`` and ``ended`` of our clock, all real UTC seconds. ``before`` is the
-    previous result. It is kept while it fits the reading, so that start and end of a session are shifted equally.
+    ``text`` is the controller's time, read between ``began`` and ``ended`` of our clock, all real UTC seconds.
+    ``before`` is the previous result. It stays while it fits, so that start and end of a session are shifted equally.
     """
     instant = digits(text, INSTANT_MAX)
     if instant is None or began - _TOLERATED_SECONDS <= instant - before <= ended + _TOLERATED_SECONDS:

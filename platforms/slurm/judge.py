@@ -53,15 +53,15 @@ class QueueLine:
     key: str
     owner: str
     until: int
-    place: int | None = None  # its position among the waiting jobs of its partition; None: unknown, or it does not wait
+    place: int | None = None  # position among the waiting jobs of its partition; None if unknown or not waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The records in a session's folder.
 
-    ``claim`` is "job", "void" or "" for none; ``ended`` is what its script wrote at its end. ``until`` is its deadline
-    in real UTC seconds if that was extended, else None.
+    ``claim`` is "job", "void" or "" for none; ``ended`` is the record that its script wrote at its end. ``until`` is
+    the session's deadline in real UTC seconds if it was extended, else None.
     """
 
     claim: str = ""
@@ -180,7 +180,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Slurm does not know the job, and its script recorded no end. ``claimed``: a job of it may be running."""
+    """Slurm does not know the job, and its script recorded no end. ``claimed`` means that the job may be running."""
 
     claimed: bool
     detail: str
@@ -190,7 +190,7 @@ Verdict = Pending | Holding | Over | Vanished
 
 
 def line_of(lines: Sequence[QueueLine], evidence: Evidence) -> QueueLine | None:
-    """Return the job of a session: the one that holds its claim, else one that has not ended; None without jobs."""
+    """Return the job that has the session's claim, else one that has not ended, else the newest; None without jobs."""
     return max(lines, key=lambda line: (line.job == evidence.job, line.state not in _OVER, line.job), default=None)
 
 

@@ -34,7 +34,7 @@ _FROM_ROOT = "Give a path from / on"
 _Path = Written(form=_PATH, remedy=_FROM_ROOT)
 _HEARD_BYTES = 8 << 20  # limit of one answer: some ten thousand lines of squeue
 _DROPPED = ("slurmrestd", "token_file")  # options of older versions
-_SOCKET_BYTES = 80  # the path of a Unix socket has at most 108 bytes, of which ssh uses some
+_SOCKET_BYTES = 80  # the path of a Unix socket has at most 108 bytes, and ssh needs some of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class SlurmSettings(SshOptions):
 
     @property
     def owner(self) -> str:
-        """An ID, 16 hex digits of host and folder, that separates our jobs from those of other pools and daemons."""
+        """An ID of 16 hex digits, made of host and folder, that separates our jobs from those of other pools."""
         return hashlib.sha256(f"{self.host}:{self.folder}".encode()).hexdigest()[:16]
 
     @cached_property
@@ -74,7 +74,7 @@ class SlurmSettings(SshOptions):
         return Ssh(NAME, self.host, words, identity, heard_bytes=_HEARD_BYTES)
 
     def words(self, devices: int) -> list[str]:
-        """Return the options of sbatch for a session with ``devices`` in all, spread evenly over its nodes."""
+        """Return the options of sbatch for a session whose ``devices`` are spread evenly over its nodes."""
         words = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
         words += [f"{word}={text}" for name, word in _REQUESTS.items() if (text := getattr(self, name))]
         words.append(f"--cpus-per-task={self.cpus}")

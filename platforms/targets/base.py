@@ -86,8 +86,8 @@ class DeployOutcome(StrEnum):
     """How a deployment ended. After each outcome at most one version serves."""
 
     SERVING = "serving"  # the version serves and passed its health check
-    RETURNED = "returned"  # it failed its health check: the version before serves again
-    DOWN = "down"  # neither it nor the version before answered, or there was none before
+    RETURNED = "returned"  # the version failed its health check, and the version before serves again
+    DOWN = "down"  # the version failed its health check, and so did the version before, or there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetContext:
-    """Access to credentials, passed to a target beside its options.
+    """Access to credentials, which a target gets in addition to its options.
 
     ``credential`` returns the path of a credential's file by name, ``read_secret`` returns its text. Targets call both
     at each use, so that a changed credential takes effect at once. Both raise an error that names the expected path.
@@ -146,7 +146,7 @@ def target_options(name: str, kind: type[_Options], options: Mapping[str, str]) 
 
 Loader = Callable[[str, Mapping[str, str], TargetContext], Target]
 
-# kind -> "module:function" with the signature Loader.
+# The function with the signature Loader of each kind of target, as "module:function".
 _LOADERS: Mapping[str, str] = {
     "directory": "platforms.targets.folder:load_directory",
     "s3": "platforms.targets.s3:load",

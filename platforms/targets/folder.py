@@ -20,7 +20,6 @@ _NUMBERS = re.compile(r"(\d{1,9}( \d{1,9})*)?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that report an outcome; the others are errors
 
-
 Command = Annotated[
     str, Written(form=re.compile(r"(?s)[^\0]{0,2000}"), remedy="Put long commands into a script there, and name it")
 ]
@@ -32,8 +31,8 @@ CopyTime = Annotated[int, Written("copy_time", most=86_400)]
 class Commands:
     """Bash commands that run on the target's machine, with MODEL, VERSION and FOLDER set; each may be empty.
 
-    ``restart`` makes the server load what ``current`` points at; ``health`` succeeds if that version answers.
-    ``return_health`` checks the version before after a failed deployment; the default is ``health``, unless it hung.
+    ``restart`` makes the server load the release that ``current`` points at; ``health`` succeeds if it answers. After a
+    failed deployment ``return_health`` checks the version before; the default is ``health``, unless that timed out.
     """
 
     restart: Command = ""
@@ -66,7 +65,7 @@ class RemoteOptions(SshOptions):
     stall_seconds: Annotated[int, Written("stall_time", most=3_600)] = 30
 
     def reach(self, name: str, context: base.TargetContext) -> Ssh:
-        """Return the ssh connection to the target's machine. ``name`` is that of the target, for errors."""
+        """Return the ssh connection to the target's machine. ``name`` is the target's name, for errors."""
         identity = (lambda: context.credential(self.identity)) if self.identity else None
         words = self.ssh_words(self.connect_seconds)
         return Ssh(name, self.host, words, identity, self.stall_seconds, self.connect_seconds)
@@ -82,7 +81,7 @@ class FarOptions(RemoteOptions, Commands):
 def load_ssh(name: str, options: Mapping[str, str], context: base.TargetContext) -> "FolderTarget":
     """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
     read = base.target_options(name, FarOptions, options)
-    path = read.path.removeprefix("~/")  # the other side's shell begins in the home folder
+    path = read.path.removeprefix("~/")  # the shell on the other machine starts in the home folder
     return FolderTarget(name, read.reach(name, context), path, read, read.copy_seconds)
 
 
@@ -130,15 +129,15 @@ class FolderTarget:
         return base.Deployed(base.DeployOutcome.SERVING, served.version)
 
     def place(self, release: base.Release) -> None:
-        """Copy a release there and check its digests, without activating it. Raises as Target.deploy."""
+        """Copy a release to the target and check its digests, without activating it. Raises the errors of deploy."""
         self._passed(self._bring("place", release), f"place {release.model} {release.version}")
 
     def point(self, model: str, version: int, digest: str) -> None:
-        """Activate a release that was placed and whose probe passed. Raises as Target.deploy."""
+        """Activate a release that was placed and whose probe passed. Raises the errors of deploy."""
         self._passed(self._act("point", model, version, digest, self.copy_seconds), f"point at {model} {version}")
 
     def _bring(self, action: str, release: base.Release) -> Ran:
-        """Copy a release there and run ``action`` on it. A copy that exists is reused unless it proves damaged."""
+        """Copy a release to the target and run ``action`` on it. A copy that exists is reused unless it is damaged."""
         answer = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
         lies_there = any(
             line.startswith("kept ") and str(release.version) in line.split()[1:] for line in answer.out.splitlines()
@@ -185,7 +184,7 @@ class FolderTarget:
         )
 
     def _passed(self, ran: Ran, action: str) -> Ran:
-        """Return a result with exit code 0; raise what any other code means."""
+        """Return a result with exit code 0; raise the error that any other code stands for."""
         why = ran.why
         match ran.code:
             case 0:

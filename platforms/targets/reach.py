@@ -1,6 +1,6 @@
 """Transports to a machine that serves models: this machine, or another one by ssh and rsync.
 
-Each transport runs a bash script on the machine and copies a folder to it; callers need not know which one it is.
+Both transports run a bash script on the machine and copy a folder to it, so callers can use either.
 """
 
 import os
@@ -23,12 +23,12 @@ from platforms.options import Written
 from platforms.targets.base import Release, TargetError, TargetUnreachable
 from platforms.targets.release import SUMS
 
-HEARD_BYTES = 1 << 16  # bytes of each output of a command that are kept; the rest is cut off
-_LAST_WORDS_SECONDS = 2.0
+HEARD_BYTES = 1 << 16  # at most so many bytes of each output of a command are kept
+_LAST_WORDS_SECONDS = 2.0  # how long to wait for the output of a command that has ended
 _BROKEN = 255  # ssh's own exit code: it could not connect or lost the connection
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _CLEARING_SECONDS = 30.0
-_NOT_WRITTEN = 11  # rsync's exit code; on a full disk the other side cannot always send its message
+_NOT_WRITTEN = 11  # rsync's exit code for a file that it could not write, possibly because the disk is full
 _READ_BYTES_PER_SECOND = 100 << 20  # the rate of a slow disk
 _FULL = "No space left on device"
 PLAIN_PATH = re.compile(r"(?!(.*/)?\.\.(/|$))(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
@@ -111,7 +111,7 @@ def run(
     except subprocess.TimeoutExpired:
         pass  # reported by the exit code None
     finally:
-        # Children that outlive the command would go on copying, or keep its pipes open.
+        # Children that outlive the command would continue to copy, or keep its pipes open.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -122,7 +122,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The transport to this machine. ``name`` is that of the target, for errors."""
+    """The transport to this machine. ``name`` is the target's name, for errors."""
 
     name: str
     heard_bytes: int = HEARD_BYTES
@@ -168,7 +168,7 @@ class Ssh:
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """Run a script there; see Here.bash. After a broken connection the script may go on: its outcome is unknown."""
+        """Run a script there; see Here.bash. After a broken connection its outcome is unknown, as it may still run."""
         command = shlex.join(["bash", "-s", "--", *words])
         result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
         if result.code is None or result.code == _BROKEN or result.code < 0:
@@ -178,12 +178,12 @@ class Ssh:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """Make ``folder`` there contain exactly the files of a release. Files that are there already are not sent.
+        """Make ``folder`` there contain exactly the files of a release, without sending files that it has already.
 
         A partial copy is kept under another name, and the next attempt resumes it. Raises TargetError,
         TargetUnreachable.
         """
-        # With --checksum each side first reads whole files; no data moves meanwhile.
+        # With --checksum each side first reads whole files; until then no data arrives, which must not time out.
         size = sum(path.stat().st_size for path in release.folder.rglob("*"))
         still = self.stalled_seconds + size // _READ_BYTES_PER_SECOND
         words = [
@@ -196,7 +196,7 @@ class Ssh:
         if result.code == 0:
             return
         if _FULL in result.err or result.code == _NOT_WRITTEN:
-            # Free the disk: the server there needs the space, a partial release does not.
+            # Remove the partial release, because the server there needs the space on its disk.
             self.bash(b'rm -rf -- "$1"', [folder], _CLEARING_SECONDS)
             why = "the disk there is full"
             if _FULL not in result.err:
@@ -242,7 +242,7 @@ _Plain = Annotated[str, Written(form=_LOCAL_PATH)]
 
 @dataclass(frozen=True, kw_only=True)
 class SshOptions:
-    """The options of an ssh connection. All become words of command lines, so each must match a strict pattern."""
+    """The options of an ssh connection. They become words of command lines, so each must match a strict pattern."""
 
     host: Annotated[str, Written(form=HOST)] = ""
     port: Annotated[str, Written(form=re.compile(r"[0-9]{1,5}"))] = ""

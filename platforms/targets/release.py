@@ -115,7 +115,7 @@ _PIECE_BYTES = 1 << 20  # a multiple of the size of every number type
 _HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; the largest models have some hundred kilobytes
 _NPY_HEADER_MAX_BYTES = 1 << 12
 _MEMBERS_MAX = 2_000
-_UNPACKED_MAX = 100  # ratio of unpacked to packed size; trained weights hardly compress at all
+_UNPACKED_MAX = 100  # ratio of unpacked to packed size; trained weights hardly compress
 _NUMBERS_MAX = 1 << 50
 _DIMENSIONS_MAX = 8
 # Type -> (bytes of a number, (byte index, mask) of its exponent bits). For F8_E4M3 the mask is the pattern of NaN.
@@ -134,7 +134,7 @@ _ADAPTER = re.compile(r"(.+\.lora_)([AB])(\..+|$)")
 WEIGHTS = (".safetensors", ".npy", ".npz", ".gguf")
 KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken")
 _NAMES = frozenset({"LICENSE", "NOTICE"})
-# Files that trainers write beside weights and tokenizer, not needed for inference.
+# The beginnings of the names of files that trainers write, which inference does not need.
 _OF_TRAINING = (
     "optimizer", "scheduler", "rng", "trainer_state", "training_args", "state.", "fingerprint.", "meta.json",
 )  # fmt: skip
@@ -333,7 +333,7 @@ def leaves(name: str) -> bool:
 
 
 def check_file(path: Path, name: str) -> None:
-    """Check a file's kind, that loading it runs no code, that its weights are usable. Raises BadTensors, OSError."""
+    """Check a file's kind, its weights, and that loading it runs no code. Raises BadTensors, OSError."""
     suffix = path.suffix.lower()
     with path.open("rb") as stream:
         head = stream.read(16)
@@ -350,7 +350,7 @@ def check_file(path: Path, name: str) -> None:
 
 
 def check_whole(folder: Path, names: Collection[str]) -> None:
-    """Check adapters' matrices and the tensors that an index lists, of a whole folder. Raises BadTensors, OSError."""
+    """Check the adapters of a folder, and that it has all tensors of its indexes. Raises BadTensors, OSError."""
     headers = {name: read_header(folder / name) for name in sorted(names) if name.endswith(".safetensors")}
     check_pairs(headers)
     for name in sorted(names):

@@ -1,9 +1,9 @@
 """The target ``s3``: releases are objects of a bucket, and a small object points at the active one.
 
-A server reads ``MODEL/current.json``. It is changed only by conditional writes, so of two concurrent deployments one
-fails with TargetBusy. A bucket cannot answer a prompt: the version in the pointer counts as serving, unless there is
-a health check, a command on this machine that queries the server behind the bucket. Then the pointer records whether
-the version passed it.
+A server reads the pointer ``MODEL/current.json``. Only conditional writes change it, so of two concurrent deployments
+one fails with TargetBusy. The version in the pointer counts as serving, because a bucket cannot answer a prompt. With a
+health check, a command on this machine that queries the server behind the bucket, the pointer also records whether the
+version passed it.
 """
 
 import json
@@ -202,7 +202,7 @@ class S3Target:
             yield f"{name} is missing"
 
     def _prune(self, model: str) -> None:
-        """Delete older releases that the pointer does not name. Newer ones may belong to a deployment in progress."""
+        """Delete older releases that the pointer does not name; a newer one may belong to a deployment in progress."""
         pointer = self._pointer(model)
         kept = {_folder(model, *one) for one in pointer.releases}
         for key in list(self.store.keys(f"{model}/releases/")):

@@ -1,9 +1,9 @@
 """The target ``vllm``: adapters of one base model, loaded side by side into a running server without downtime.
 
 The name of an adapter contains its version, ``ufm@7``, because servers cache by name: no adapter is replaced in place.
-The steps are: copy the files, load, probe, switch the router, point ``current`` at it, unload all but the new version
-and the one before. That one stays loaded until the next deployment, so that a rollback needs no load. An adapter with
-requests in progress is not unloaded.
+The steps are: copy the files, load, probe, switch the router, point ``current`` at the new version, unload all other
+versions except the previous one. That version stays loaded until the next deployment, so that a rollback needs no load.
+An adapter with requests in progress is not unloaded.
 """
 
 import http.client
@@ -39,7 +39,7 @@ from platforms.targets.reach import Here
 NAME = "probe.json"
 _PROMPT = "Write one atomic component that validates a file name."
 _TOKENS = 16
-_SAME = 1e-6  # log-probabilities of one model and prompt differ by less if no other requests run at that time
+_SAME = 1e-6  # repeated log-probabilities of one model and prompt differ by less if no other requests run
 _TOLERANCE = 0.05
 MAX_BYTES = 1 << 16
 _ANSWER_MAX_BYTES = 1 << 20

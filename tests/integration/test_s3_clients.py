@@ -45,7 +45,7 @@ BODIES = (
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask once, for a moment."""
     monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
-    monkeypatch.setattr("platforms.artifacts.s3.client._SECONDS", 0.1)
+    monkeypatch.setattr("platforms.artifacts.s3.client._EXCHANGE_SECONDS", 0.1)
 
 
 @pytest.fixture(params=["http", "https"])

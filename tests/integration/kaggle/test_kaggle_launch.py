@@ -73,7 +73,7 @@ def test_a_kernel_of_a_refused_push_is_remembered_until_it_is_deleted(
 
 def test_a_launch_that_does_not_fit_into_a_source_is_refused_before_it_is_sent(account: Account) -> None:
     environment = {"NOTE": random.Random(1).randbytes(1_800_000).hex()}  # cannot be packed much
-    with pytest.raises(Refused, match="at most 900000") as refused:
+    with pytest.raises(Refused, match="the limit is 900000") as refused:
         account.adapter().launch(account.request(KEY, "wait", environment=environment), account.now())
     assert refused.value.permanent
     assert "SaveKernel" not in [call for call, _ in account.server.requests]
@@ -104,7 +104,7 @@ def test_a_kernel_that_lands_under_another_name_is_ended(account: Account, monke
     elsewhere = {"newTitle": "somewhere else"}
     monkeypatch.setitem(account.server.table, SAVE, lambda body: honest({**body, **elsewhere}))
     ended = account.adapter().launch(account.request(KEY, "wait"), account.now())
-    assert "landed as somewhere-else version 1" in ended.detail
+    assert "became somewhere-else version 1" in ended.detail
     assert [session.live for session in account.place.sessions()] == [False]
 
 

@@ -136,7 +136,7 @@ def test_what_kaggle_does_not_show_is_told_at_submission(held: Account, pin: Cal
     for source in (f"kaggle-model:{MODEL}/3", "kaggle-dataset:org/none", "kaggle-dataset:org/set/9"):
         with pytest.raises(TreeError, match="or does not show it to alice"):
             pin(source)
-    with pytest.raises(TreeError, match=r"no framework abacus\. It has api, coral"):
+    with pytest.raises(TreeError, match=r"no framework abacus\. Its frameworks are api, coral"):
         pin("kaggle-model:org/tiny/abacus/base/1")
     with pytest.raises(Misconfigured, match="no account is configured"):
         take_input(None, held.store, Input("base", "kaggle-dataset:org/set"), 0, print)  # type: ignore[arg-type]
