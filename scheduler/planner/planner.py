@@ -91,8 +91,8 @@ class Planner:
             plan = _fall_back(case, plan, choice.candidate.schedule.gate_passes, violations)
         return plan, choice.candidate.policy
 
-    def glance(self, snapshot: Snapshot, policy: PlanPolicy) -> Schedule:
-        """Return the schedule of one candidate with the urgent jobs of ``policy``: much faster than a plan."""
+    def quick_schedule(self, snapshot: Snapshot, policy: PlanPolicy) -> Schedule:
+        """Return the schedule of one candidate with the urgent jobs of ``policy``, much faster than a plan."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         plain = PlanPolicy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
         return targeted_choice(case, self.prices(case, [])[0], [plain]).schedule
@@ -156,16 +156,16 @@ class Planner:
             with without_collections():
                 plans.append(_plan_part(options, parts, part, incumbent))
                 gc.collect(0)
-        placements = [placement for one in plans for placement in one.placements]
-        waiting = [deferral for one in plans for deferral in one.deferrals]
-        warnings = [warning for one in plans for warning in one.warnings]
-        solved = [one.solved for one in plans if one.solved is not None]
+        placements = [placement for part in plans for placement in part.placements]
+        waiting = [deferral for part in plans for deferral in part.deferrals]
+        warnings = [warning for part in plans for warning in part.warnings]
+        solved = [part.solved for part in plans if part.solved is not None]
         placements.sort(key=lambda placed: (placed.start, placed.pool, placed.lanes[0].job))
         plan = Plan(
             made_at=snapshot.now,
             placements=tuple(placements),
             deferrals=(*waiting, *deferrals_outside(snapshot, parts)),
-            value=sum(one.value for one in plans),
+            value=sum(part.value for part in plans),
             bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
             made_by="parts",
             warnings=tuple(sorted(set(warnings))),
@@ -178,7 +178,7 @@ class Planner:
     def _keep(
         self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None, epsilon: float
     ) -> Candidate | None:
-        """Return the previous plan as a candidate, or None if ``best`` is better by ``epsilon`` or done sooner."""
+        """Return the previous plan as a candidate; None if ``best`` is better by ``epsilon`` or finishes sooner."""
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
@@ -204,9 +204,9 @@ class PartPlan:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage in the block: every collection would scan all jobs, a sixth of a plan's time.
+    """Collect no garbage in the block, because every collection would scan all jobs: a sixth of a plan's time.
 
-    Capacity states form reference cycles, and memory of many parts is limited by collecting after each.
+    Capacity states form reference cycles, so a plan in parts collects garbage itself after each part.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -264,8 +264,8 @@ def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations:
     """Return the accepted part of a refused plan, extended by the dispatcher if the verifier accepts the extension."""
     warning = f"the verifier refused the plan made by {refused.made_by}: {violations[0]}"
     legal = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
-    still = {lane.job for placed in legal for lane in placed.lanes}
-    gate_passes = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
+    planned = {lane.job for placed in legal for lane in placed.lanes}
+    gate_passes = {child: at for child, at in passes.items() if case.jobs[child].view.name in planned}
     schedule = fill_gaps(case, Schedule(legal, gate_passes))
     if verify(case.snapshot, replace(refused, placements=schedule.placements)):
         schedule = Schedule(legal, gate_passes)

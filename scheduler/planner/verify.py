@@ -32,7 +32,7 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
     ]
     # The other checks need existing pools and jobs, and sessions that end after they start.
     backwards = [
-        f"{placement.pool} at {placement.start}: {placement.end - placement.start} s is no session length"
+        f"{placement.pool} at {placement.start}: {placement.end - placement.start} s is not a session length"
         for placement in plan.placements
         if placement.end <= placement.start
     ]
@@ -55,7 +55,7 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
         if not snapshot.now <= placement.start < snapshot.now + snapshot.horizon_seconds:
             yield f"{what}: starts outside the horizon"
         if placement.end - placement.start > pool.session_cap_seconds:
-            yield f"{what}: {placement.end - placement.start} s is no session length"
+            yield f"{what}: {placement.end - placement.start} s exceeds the longest session"
         if view.closed_until is not None and placement.start < view.closed_until:
             yield f"{what}: the pool is closed until {view.closed_until}"
         until = placement.end + pool.overrun_seconds
@@ -65,9 +65,9 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
             yield f"{what}: it has no job"
         devices = _devices(placement)
         if pool.device_counts and (devices not in pool.device_counts or len(placement.lanes) > 1):
-            yield f"{what}: {counted(devices, 'device')} for {counted(len(placement.lanes), 'job')} cannot be asked for"
+            yield f"{what}: {counted(devices, 'device')} for {counted(len(placement.lanes), 'job')} cannot be requested"
         if not pool.device_counts and devices > pool.devices_per_session:
-            yield f"{what}: more devices given away than there are"
+            yield f"{what}: its jobs use more devices than a session has"
 
 
 def _devices(placement: Placement) -> int:
@@ -76,8 +76,8 @@ def _devices(placement: Placement) -> int:
 
 def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
     edges = [(run.start, run.held_until, run.devices) for run in view.live]
-    edges += [(one.start, one.end + view.pool.overrun_seconds, _devices(one)) for one in placements]
-    for instant in sorted(one.start for one in placements):
+    edges += [(placed.start, placed.end + view.pool.overrun_seconds, _devices(placed)) for placed in placements]
+    for instant in sorted(placed.start for placed in placements):
         running = [devices for start, end, devices in edges if start <= instant < end]
         if len(running) > view.pool.sessions_max:
             live = counted(len(running), "session")
@@ -129,7 +129,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
 
 def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, int]]:
     opened = None
-    for charge in sorted(charges, key=lambda one: one.start):
+    for charge in sorted(charges, key=lambda use: use.start):
         if charge.sign <= 0:
             continue
         begins = charge.start if opened is None else max(charge.start, opened)

@@ -184,8 +184,8 @@ def test_the_verifier_counts_devices_by_itself() -> None:
         return "; ".join(verify(snapshot, Plan(NOW, placed, ())))
 
     assert complaints(session("seed", 2), session("more", 2)) == ""
-    assert "3 devices for 1 job cannot be asked for" in complaints(session("seed", 3))
-    assert "4 devices for 2 jobs cannot be asked for" in complaints(session("seed", 2, "more"))
+    assert "3 devices for 1 job cannot be requested" in complaints(session("seed", 3))
+    assert "4 devices for 2 jobs cannot be requested" in complaints(session("seed", 2, "more"))
     assert "10 devices held" in complaints(session("seed", 2), session("more", 4))
     short = replace(CLUSTER, quotas=(CalendarQuota("device hours", 20 * HOUR, Calendar("week"), by_device=True),))
     snapshot = replace(snapshot, pools=(replace(view, pool=short),))

@@ -236,7 +236,7 @@ def test_the_verifier_sees_what_a_wrong_plan_does() -> None:
     assert violations(hour) == ""
     assert "2 sessions" in violations(hour, hour)
     assert "runs until" in violations(hour, hour)
-    assert "no session length" in violations(replace(hour, end=NOW + 5 * HOUR))
+    assert "exceeds the longest session" in violations(replace(hour, end=NOW + 5 * HOUR))
     assert "of 14400 used" in violations(
         replace(hour, end=NOW + 4 * HOUR), replace(hour, start=NOW + 5 * HOUR, end=NOW + 6 * HOUR)
     )

@@ -13,7 +13,7 @@ from scheduler.planner.model.case import expected_of_live_runs
 class JobOutlook:
     """One job in a plan: start and finish (None: not within the horizon), session seconds, steps.
 
-    A job in a live run started with that run, whose expected steps count.
+    A job in a live run started with that run; the steps that the run will still checkpoint count.
     """
 
     start: int | None
@@ -73,7 +73,7 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanComparison
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
     """Return the outlook of ``job`` in ``plan``; raises KeyError for a job that is not in ``snapshot``."""
-    view = next((one for one in snapshot.jobs if one.name == job), None)
+    view = next((each for each in snapshot.jobs if each.name == job), None)
     if view is None:
         raise KeyError(job)
     return outlooks(replace(snapshot, jobs=(view,)), plan).get(job) or _outlook(view, (), None)

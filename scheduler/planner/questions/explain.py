@@ -13,14 +13,14 @@ from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Planner, Plann
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
 from scheduler.planner.search.rebuild import SEARCHED_JOBS_MAX
 
-# The search ends when the priorities that start the job and that do not are within this factor.
+# The search ends when a priority that starts the job is at most this factor above one that does not.
 CLOSE = 1.01
 CLOSE_AMONG_MANY = 1.03
 # Factors on the first guess, tried in order until both sides are bracketed.
 STRIDES = (1.02, 1.1, 1.4, 3.0, 30.0, 1e3, 1e6)
-# After the search, a priority lower by this factor is tried so many times.
+# After the search, a priority lower by this factor is tried, as long as it starts the job, at most this many times.
 CLEARLY_LESS = 1.03
-LOWER_LOOKS = 6
+LOWER_TRIES = 6
 # The answer must also start the job in a plan made from scratch; if not, it is raised by these factors.
 MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
@@ -38,18 +38,18 @@ def explain(
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
     planner = Planner(options)
     plan, policy = planner.plan_and_policy(snapshot, incumbent)
-    reason = next((one.reason for one in plan.deferrals if one.job == job), None)
+    reason = next((deferral.reason for deferral in plan.deferrals if deferral.job == job), None)
     if not isinstance(reason, Outbid):
         return reason
 
-    def starts(weight: float, maker: Planner, *, glance: bool = False) -> bool:
+    def starts(weight: float, maker: Planner, *, quick: bool = False) -> bool:
         edited = apply(snapshot, SetWeight(job, weight))
-        weight_found = maker.glance(edited, policy).placements if glance else maker.plan(edited, incumbent).placements
+        placements = (maker.quick_schedule(edited, policy) if quick else maker.plan(edited, incumbent)).placements
         return any(
-            lane.job == job for placement in weight_found if placement.start <= snapshot.now for lane in placement.lanes
+            lane.job == job for placement in placements if placement.start <= snapshot.now for lane in placement.lanes
         )
 
-    view = next(one for one in snapshot.jobs if one.name == job)
+    view = next(each for each in snapshot.jobs if each.name == job)
     # One planner for all tries: its solver continues from the last basis, which is many times faster. Most tries skip
     # the local search, which is most of the work; the last ones use it. With hundreds of jobs, where plans are slow, a
     # try is one candidate.
@@ -57,28 +57,28 @@ def explain(
     light = Planner(replace(options, search_steps=0))
     guess = _guess(snapshot, view, reason)
     most = max(view.weight, guess) * STRIDES[-1]
-    if many and not starts(most, light, glance=True) and not starts(most, planner):
+    if many and not starts(most, light, quick=True) and not starts(most, planner):
         return replace(reason, no_weight=True)
     close = CLOSE_AMONG_MANY if many else CLOSE
-    near = _least(view.weight, guess, lambda weight: starts(weight, light, glance=many), close)
+    near = _least(view.weight, guess, lambda weight: starts(weight, light, quick=many), close)
     weight_found = near
     if near is None or not many:
         weight_found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
     if weight_found is None:
         return replace(reason, no_weight=True)
-    for _ in range(0 if many else LOWER_LOOKS):
+    for _ in range(0 if many else LOWER_TRIES):
         # The local search is not monotonic: a lower priority may start the job as well.
         lower = weight_found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):
             break
         weight_found = lower
-    sure = (weight_rounded_up(weight_found * margin) for margin in MARGINS)
-    return replace(reason, weight_to_start=next((w for w in sure if starts(w, Planner(options))), None))
+    raised = (weight_rounded_up(weight_found * margin) for margin in MARGINS)
+    return replace(reason, weight_to_start=next((each for each in raised if starts(each, Planner(options))), None))
 
 
 def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
     """Return the priority at which the job's longest session, alone on all devices, is worth the price of its hours."""
-    pool = next(one.pool for one in snapshot.pools if one.pool.name == reason.pool)
+    pool = next(each.pool for each in snapshot.pools if each.pool.name == reason.pool)
     speed = view.speed(pool.name, max(view.needs.devices_min, min(view.needs.devices_max, pool.devices_per_session)))
     job_terms = terms(view, pool)
     length = min(pool.session_cap_seconds, job_terms.length_for(view.remaining_steps / speed))
@@ -89,9 +89,9 @@ def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
 
 
 def _least(low: float, guess: float, starts: Callable[[float], bool], close: float = CLOSE) -> float | None:
-    """Return a priority that starts the job, within ``close`` of one that does not; None if no priority does.
+    """Return a priority that starts the job, within ``close`` of one that does not; None if no priority starts it.
 
-    ``low`` does not start it. The search brackets the limit from ``guess``, then bisects on a logarithmic scale.
+    ``low`` does not start the job. The search brackets the limit from ``guess``, then bisects on a logarithmic scale.
     """
     low = max(low, 1e-6)
     high = guess if guess > low * close and starts(guess) else None

@@ -20,13 +20,13 @@ STATIC = "static"
 DENSITY = "density"
 # The rules that can make a plan instead of the planner, with a description for users.
 POLICIES: dict[str, str] = {
-    STATIC: "the same sessions every week, jobs in fixed turns, nothing planned again",
+    STATIC: "the same sessions every week, jobs in fixed turns, without new plans",
     "fifo": "the front of the queue first",
-    "edf": "the next deadline first",
-    "priority": "the largest weight first",
+    "edf": "the earliest deadline first",
+    "priority": "the highest priority first",
     "srtf": "the least work left first",
-    "smith": "the largest weight per hour of work left first",
-    DENSITY: "what makes most of an hour now first",
+    "smith": "the highest priority per hour of work left first",
+    DENSITY: "the job that makes the most of the next hour first",
 }
 
 
@@ -72,7 +72,7 @@ def timetable(case: Case) -> tuple[Placement, ...]:
     remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
     opens = [job.release if job.gate_parent is None else case.until for job in case.jobs]
     placements: list[Placement] = []
-    for slot in sorted(one for some in slots.values() for one in some):
+    for slot in sorted(slot for pool_slots in slots.values() for slot in pool_slots):
         jobs = turns[slot.pool]
         if not jobs:
             continue
@@ -112,8 +112,8 @@ def _turns(case: Case, seconds: dict[int, int]) -> dict[int, list[int]]:
     )
     if heaviest is None:
         return able
-    its = [number for number, jobs in able.items() if heaviest.index in jobs]
-    largest = max(its, key=lambda number: (seconds[number], -number), default=None)
+    usable = [number for number, jobs in able.items() if heaviest.index in jobs]
+    largest = max(usable, key=lambda number: (seconds[number], -number), default=None)
     if largest is None or len(seconds) == 1:
         return able
     return {
@@ -142,11 +142,11 @@ def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window,
     pool = capacity.pool
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)]
     quotas = [quota for quota in quotas if quota.calendar != AllTime()]  # a quota that never renews has one window
-    openings = [(one, one.end - one.start) for one in pool.open_windows(now, until)]
+    openings = [(opening, opening.end - opening.start) for opening in pool.open_windows(now, until)]
     if not quotas:
         days = [Window(start, min(start + DAY, until)) for start in range(now, until, DAY)]
         return openings if pool.hours else [(day, min(pool.session_cap_seconds, day.end - day.start)) for day in days]
-    quota = min(quotas, key=lambda one: _seconds_a_day(one, capacity.view, now))
+    quota = min(quotas, key=lambda each: _seconds_a_day(each, capacity.view, now))
     return [
         (window, min(_seconds(quota, capacity.view, window, now), window.end - window.start))
         for window in quota.calendar.windows(now, until)

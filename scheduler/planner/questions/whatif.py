@@ -134,7 +134,7 @@ def _with_pool(snapshot: Snapshot, name: str, change: Callable[[PoolView], PoolV
 
 
 def _limited(pool: Pool, limit_seconds: int) -> tuple[Quota, ...]:
-    """Return the quotas of ``pool`` with the limit; one of money keeps its own."""
+    """Return the quotas of ``pool`` with the limit; a money quota keeps its own limit."""
     return tuple(
         quota if isinstance(quota, MoneyQuota) else replace(quota, limit_seconds=limit_seconds) for quota in pool.quotas
     )
@@ -180,11 +180,11 @@ def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, .
         spare = (pool.devices_max or pool.devices_per_session) - devices
         choices.append(DeviceChoice(pool.name, devices, seconds, seconds * devices, spare, in_time))
     chosen = _chosen(choices)
-    return tuple(replace(one, chosen=one is chosen) for one in choices)
+    return tuple(replace(choice, chosen=choice is chosen) for choice in choices)
 
 
 def _chosen(choices: Sequence[DeviceChoice]) -> DeviceChoice | None:
-    good = [one for one in choices if one.in_time is not False]
-    if good:
-        return min(good, key=lambda one: (one.device_seconds, one.devices))
-    return min(choices, key=lambda one: one.seconds, default=None)
+    in_time = [choice for choice in choices if choice.in_time is not False]
+    if in_time:
+        return min(in_time, key=lambda choice: (choice.device_seconds, choice.devices))
+    return min(choices, key=lambda choice: choice.seconds, default=None)

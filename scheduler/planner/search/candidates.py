@@ -64,12 +64,12 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> 
     own = [attempt(case, policy, _no_bids(case), None) for policy in policies if policy.urgent]
     candidates = [orders["density"], *own]
     if not case.small:
-        good = [one.policy for one in _of_enough(candidates)]
+        good = [candidate.policy for candidate in _good_enough(candidates)]
         policies = [policy for policy in policies if policy in good] or policies
     candidates += priced_candidates(case, prices, policies)
     first = choose(case, candidates).score
-    others = [one for one in orders.values() if one.score.on_time > first.on_time or one.score.value > first.value]
-    value = max((one.score.value for one in others), default=first.value)
+    others = [each for each in orders.values() if each.score.on_time > first.on_time or each.score.value > first.value]
+    value = max((other.score.value for other in others), default=first.value)
     floor = Floor(orders["edf"].score.on_time if "edf" in orders else 0, value)
     best = choose(case, [*candidates, *others], floor)
     return earliest_finish(case, best, candidates, list(orders.values()))
@@ -80,15 +80,15 @@ def earliest_finish(
 ) -> Candidate:
     """Return ``best``; or, if it finishes all work, the candidate of nearly its value with the lowest flow time.
 
-    The choice is worth at least as much as each simple order that meets as many deadlines.
+    The chosen candidate is worth at least as much as each simple order that meets as many deadlines.
     """
     if not finishes_all(case, best.schedule):
         return best
-    rivals = [one.score.value for one in orders if one.score.on_time >= best.score.on_time]
+    rivals = [order.score.value for order in orders if order.score.on_time >= best.score.on_time]
     least = max([best.score.value - SOONER_COST * abs(best.score.value), *rivals])
     candidates = [*candidates, *orders]
-    good = [one for one in candidates if one.score.on_time >= best.score.on_time and one.score.value >= least]
-    return min(good, key=lambda one: (weighted_flow_time(case, one.schedule), -one.score.value), default=best)
+    good = [each for each in candidates if each.score.on_time >= best.score.on_time and each.score.value >= least]
+    return min(good, key=lambda each: (weighted_flow_time(case, each.schedule), -each.score.value), default=best)
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:
@@ -101,17 +101,17 @@ def simple_orders(case: Case) -> dict[str, Candidate]:
         names += ["priority", "smith"]
     plain = _no_bids(case)
     candidates = {"density": attempt(case, PLAIN, plain, None)}
-    alike: dict[tuple[int, ...], Candidate] = {}  # by the places of jobs in an order that work done does not change
+    by_order: dict[tuple[int, ...], Candidate] = {}  # by the jobs in an order that does not change during a plan
     for name in names:
-        policy, places = in_order(name), _places(case, name)
-        same = alike.get(places)
+        policy, order = in_order(name), _job_order(case, name)
+        same = by_order.get(order)
         candidates[name] = attempt(case, policy, plain, None) if same is None else replace(same, policy=policy)
-        if places:
-            alike[places] = candidates[name]
+        if order:
+            by_order[order] = candidates[name]
     return candidates
 
 
-def _places(case: Case, name: str) -> tuple[int, ...]:
+def _job_order(case: Case, name: str) -> tuple[int, ...]:
     """Return the jobs in the order ``name``; empty for an order that depends on remaining steps."""
     if name not in LASTING:
         return ()
@@ -137,7 +137,7 @@ def _for_all(case: Case, policy: PlanPolicy, bids: Sequence[tuple[float, float]]
     for bid in bids:
         class_bids = _bids(case, bid)
         admits = prices.admits(class_bids.price_factors, class_bids.patience)
-        same = next((one for questions, one in walks if answers_alike(admits, questions)), None)
+        same = next((candidate for questions, candidate in walks if answers_alike(admits, questions)), None)
         if same is None:
             walk = Walk(case, replace(policy, admits=admits))
             schedule = walk.run()
@@ -152,7 +152,7 @@ def _for_all(case: Case, policy: PlanPolicy, bids: Sequence[tuple[float, float]]
 def targeted_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> Candidate:
     """Return the best of one candidate with targets per policy; used for plans in parts."""
     bids = _bids(case, AIMED_BIDS_OF_MANY[0])
-    return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
+    return choose(case, [attempt(case, replace(policy, phased=prices.targets), bids, prices) for policy in policies])
 
 
 def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = None) -> Candidate:
@@ -163,18 +163,18 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
     """
     if len(case.jobs) <= FIRM_JOBS_MAX:
         return max(candidates, key=_score)
-    return max(_of_enough(candidates, floor), key=_gain)
+    return max(_good_enough(candidates, floor), key=_gain)
 
 
-def _of_enough(candidates: Sequence[Candidate], floor: Floor | None = None) -> list[Candidate]:
+def _good_enough(candidates: Sequence[Candidate], floor: Floor | None = None) -> list[Candidate]:
     """Return the candidates of enough value that meet enough deadlines."""
-    most = max(one.score.value for one in candidates)
-    enough = [one for one in candidates if one.score.value >= most - DEADLINES_COST * abs(most)]
-    if floor is not None and any(one.score.on_time >= floor.on_time for one in enough):
-        enough = [one for one in enough if one.score.on_time >= floor.on_time]
-        enough = [one for one in enough if one.score.value >= floor.value] or enough
-    on_time = max(one.score.on_time for one in enough)
-    return [one for one in enough if one.score.on_time >= on_time - on_time // 10]
+    most = max(each.score.value for each in candidates)
+    enough = [each for each in candidates if each.score.value >= most - DEADLINES_COST * abs(most)]
+    if floor is not None and any(each.score.on_time >= floor.on_time for each in enough):
+        enough = [each for each in enough if each.score.on_time >= floor.on_time]
+        enough = [each for each in enough if each.score.value >= floor.value] or enough
+    on_time = max(each.score.on_time for each in enough)
+    return [each for each in enough if each.score.on_time >= on_time - on_time // 10]
 
 
 def attempt(case: Case, policy: PlanPolicy, bids: Bids, prices: Prices | None) -> Candidate:

@@ -39,12 +39,12 @@ def _with_session_now(case: Case, schedule: Schedule, policy: PlanPolicy, pool: 
     crowded = booked.room(now).seconds <= 0
     if crowded and any(placed.start <= now for placed in mine):
         return None
-    nexts = first_starts(schedule)
+    next_starts = first_starts(schedule)
     group = case.classes[case.class_of[pool]]
-    for _, index, offer in _startable_jobs(case, pool, nexts):
+    for _, index, offer in _startable_jobs(case, pool, next_starts):
         job = case.jobs[index]
         remaining = [0] * index + [job.view.remaining_steps - job.expected_steps]
-        starts = nexts.get(job.view.name, case.until)
+        starts = next_starts.get(job.view.name, case.until)
         beside, session = booked, None
         if not crowded:
             session = _session_beside(group, beside, job, remaining, now, starts)
@@ -58,11 +58,11 @@ def _with_session_now(case: Case, schedule: Schedule, policy: PlanPolicy, pool: 
         rest = _without_last_steps(case, schedule, job, lane.steps)
         if beside is not booked:
             beside = _booked(capacity, [placed for placed in rest if placed.pool == capacity.pool.name])
-        wide = beside.room(now, lane.devices).seconds
-        if wide < session.length:
+        room = beside.room(now, lane.devices).seconds
+        if room < session.length:
             continue
         spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining[index] else 0
-        end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
+        end = now + session.length + max(0, min(spare, room - session.length, starts - now - session.length))
         added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
         fuller = fill_gaps(case, Schedule((*rest, added), schedule.gate_passes), policy)
         if score(case, fuller)[:2] >= score(case, schedule)[:2]:
@@ -114,7 +114,7 @@ def first_starts(schedule: Schedule) -> dict[str, int]:
     return starts
 
 
-def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, JobOffer]]:
+def _startable_jobs(case: Case, pool: int, next_starts: dict[str, int]) -> list[tuple[float, int, JobOffer]]:
     """Return (-density, job, offer) of the jobs that could start on ``pool`` now and do not, densest first."""
     offers = case.classes[case.class_of[pool]].offers
     ready = []
@@ -125,9 +125,9 @@ def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[
         if job.free_at != case.now or job.release > case.now or job.view.running is not None:
             continue
         remaining = job.view.remaining_steps - job.expected_steps
-        if remaining > 0 and nexts.get(job.view.name, case.until) > case.now:
+        if remaining > 0 and next_starts.get(job.view.name, case.until) > case.now:
             ready.append((-offer.density(remaining), job.index, offer))
-    return sorted(ready, key=lambda one: one[:2])
+    return sorted(ready, key=lambda entry: entry[:2])
 
 
 def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: int) -> tuple[Placement, ...]:
@@ -136,7 +136,7 @@ def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: 
     planned = sum(lane.steps for placed in schedule.placements for lane in placed.lanes if lane.job == name)
     excess = planned + steps - (job.view.remaining_steps - job.expected_steps)
     sessions: list[Placement] = []
-    for placed in sorted(schedule.placements, key=lambda one: -one.start):
+    for placed in sorted(schedule.placements, key=lambda session: -session.start):
         mine = next((lane for lane in placed.lanes if lane.job == name), None)
         if mine is None or excess <= 0:
             sessions.append(placed)
@@ -155,4 +155,4 @@ def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: 
             sessions.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
         elif planned_lanes:
             sessions.append(replace(placed, lanes=planned_lanes))
-    return tuple(sorted(sessions, key=lambda one: (one.start, one.pool, one.lanes[0].job)))
+    return tuple(sorted(sessions, key=lambda session: (session.start, session.pool, session.lanes[0].job)))

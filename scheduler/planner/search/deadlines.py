@@ -36,7 +36,7 @@ def deadline_policies(case: Case) -> list[PlanPolicy]:
 
 
 def feasible_urgent_jobs(case: Case, policy: PlanPolicy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
-    """Return a set of jobs that, treated as urgent, all finish before their deadlines.
+    """Return a set of jobs that all finish before their deadlines if they are treated as urgent.
 
     Start with all ``due`` jobs. Drop those that miss their deadline, because they only use hours of the others, and
     plan again, for at most ROUNDS_MAX rounds. At the end add the ``small`` jobs if more deadlines are met with them,
@@ -68,9 +68,9 @@ def drop_needless_urgency(case: Case, policies: Sequence[PlanPolicy]) -> list[Pl
     anyway = jobs_on_time(case, make_schedule(case))
     spared_policies: list[PlanPolicy] = []
     for policy in policies:
-        one = _drop_needless(case, policy, anyway)
-        if one not in spared_policies:
-            spared_policies.append(one)
+        spared = _drop_needless(case, policy, anyway)
+        if spared not in spared_policies:
+            spared_policies.append(spared)
     return spared_policies
 
 

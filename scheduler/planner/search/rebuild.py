@@ -28,7 +28,7 @@ PATIENCES = (0.6, 0.8, 1.0)
 AT_RANDOM = 0.23
 PRICED = 0.9
 # Standard deviation of the logarithm of the random factor on a removed job's density.
-BENT = 0.5
+DENSITY_SPREAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def rebuild(
         return _best_of_walk(_RebuildWalk(case, policy, prices, 1), start, steps)
     each = steps // (2 * tries)
     results = [_best_of_walk(_RebuildWalk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
-    best = max(results, key=lambda one: one.score)
+    best = max(results, key=lambda result: result.score)
     return _best_of_walk(_RebuildWalk(case, policy, prices, tries + 1), best, steps - tries * each)
 
 
@@ -61,19 +61,19 @@ def _best_of_walk(walk: "_RebuildWalk", start: ScoredSchedule, steps: int) -> Sc
     The walk also continues from schedules of equal value, to cross plateaus.
     """
     case, best, losses = walk.case, start, walk.losses(start.schedule)
-    now = best
+    current = best
     for _ in range(steps):
-        if not now.schedule.placements:
+        if not current.schedule.placements:
             break
-        schedule = walk.step(now.schedule, losses)
+        schedule = walk.step(current.schedule, losses)
         result = ScoredSchedule(schedule, score(case, schedule))
         if result.score.on_time < best.score.on_time or result.score.value < best.score.value:
             continue
-        if result.score.value != now.score.value:
+        if result.score.value != current.score.value:
             losses = walk.losses(schedule)
-        now = result
-        if now.score.gain >= best.score.gain:
-            best = now
+        current = result
+        if current.score.gain >= best.score.gain:
+            best = current
     return best
 
 
@@ -109,7 +109,7 @@ class _RebuildWalk:
         return [(loss, job) for loss, job in losses if loss > 0]
 
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
-        """Return ``schedule`` with a few jobs removed and inserted again."""
+        """Return ``schedule`` with a few jobs removed from an instant on and inserted again in a random order."""
         case, rng = self.case, self._rng
         bookings = plan_state(case, schedule).bookings
         lead = self._lead(bookings, losses)
@@ -122,14 +122,14 @@ class _RebuildWalk:
         rest = without_jobs(case, schedule, cuts)
         factors: dict[tuple[int, int], float] = {}
         for job in sorted(cuts):
-            factor = exp(rng.gauss(0.0, BENT)) * (4.0 if job == lead else 1.0)
+            factor = exp(rng.gauss(0.0, DENSITY_SPREAD)) * (4.0 if job == lead else 1.0)
             for group in self._usable[job]:
                 factors[group, job] = factor * exp(rng.gauss(0.0, 0.4))
         policy = replace(self._policy, factors=factors)
         if rng.random() < PRICED:
-            factors_asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
+            price_factors = (rng.choice(PRICE_FACTORS),) * len(case.classes)
             return make_full_schedule(
-                case, replace(policy, admits=self._prices.admits(factors_asked, rng.choice(PATIENCES))), rest
+                case, replace(policy, admits=self._prices.admits(price_factors, rng.choice(PATIENCES))), rest
             )
         return fill_gaps(case, rest, policy)
 
@@ -186,7 +186,7 @@ def without_jobs(case: Case, schedule: Schedule, cuts_by_job: Mapping[int, int])
     return as_schedule(state.without_booked(case, removed), passes)
 
 
-# Search effort: the number of local search steps (``rebuild.py``) for a case.
+# Search effort: the number of local search steps for a case.
 #
 # It follows from the size of the case, never from a clock, so that the same input gives the same plan.
 STEPS_MAX = 400
