@@ -102,7 +102,7 @@ def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -
     return open_target(target.name, target.kind, target.options, context)
 
 
-# The files of a release: the checkpoint in the store without the files that only training needs.
+# The files of a release: those of the version's checkpoint, without the files that only training needs.
 class Recorded(NamedTuple):
     """A file that an evaluation recorded besides the scores, and the job that it belongs to."""
 
@@ -126,7 +126,7 @@ def release_of(
 ) -> base.Release:
     """Return the release of a version below ``folder``; files downloaded by an earlier try are used again.
 
-    ``probe`` is added as ``probe.json`` unless the checkpoint has one. Raises BadRelease for damaged files and for
+    ``probe`` is added as ``probe.json`` if the checkpoint has none. Raises BadRelease for damaged files and for
     weights in formats that are never served; StoreError, OSError.
     """
     place = folder / version.model / f"{version.number}-{version.digest[:12]}"
@@ -176,12 +176,12 @@ def served_parts(manifest: Manifest) -> list[Component]:
 
 
 # The daemon's round: deploys promoted versions to automatic targets and resumes interrupted deployments.
-_ASK_EVERY_SECONDS = 600
-_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
+_CHECK_EVERY_SECONDS = 600
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60, 3_600  # after a deployment whose result is unknown
 
 
 def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
-    """Return the due and waiting deployments of the automatic targets."""
+    """Return the deployments of automatic targets that are due, and those that wait."""
     models = sorted({version.model for version in versions.everything(tx)})
     in_force = {model: promoted.number for model in models if (promoted := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
@@ -189,7 +189,7 @@ def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]
 
 
 def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
-    """Return the deployments at automatic targets that serve as intended, with nothing in progress or waiting."""
+    """Return the deployments at automatic targets that serve the promoted version, with no other one in progress."""
     live, since = deployments.live(tx), deployments.resumed(tx)
     under_way = {(row.model, row.target) for row in live if row.state == "intended"}
     settled = []
@@ -208,14 +208,14 @@ def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
 
 
 class Deployments:
-    """Handles deployments, once per round. Its state, the retry delays of targets, need not survive a restart."""
+    """Starts and continues deployments, once per cycle. Its state, such as pauses, may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._deployer = Deployer.of(ports)
-        self._rests: dict[int, tuple[int, int]] = {}  # deployment -> (until, tries)
-        self._asking: set[str] = set()  # targets whose check has not been answered yet
-        self._ask_again_at = 0
+        self._pauses: dict[int, tuple[int, int]] = {}  # by deployment: (end of the pause, failed tries)
+        self._checking: set[str] = set()  # targets whose check has not been answered yet
+        self._check_again_at = 0
 
     def look(self, now: int) -> None:
         """Store deployments that are due, and start or continue all stored ones."""
@@ -228,19 +228,19 @@ class Deployments:
             intended = [row for row in deployments.live(tx) if row.state == "intended"]
         for one in due:
             intended += self._intend(one, now)
-        self._carry([row for row in intended if not self._is_absent(row, now)], now)
+        self._deploy_all([row for row in intended if not self._is_absent(row, now)], now)
 
     def _redeploy(self, now: int) -> None:
-        """Check from time to time whether automatic targets serve the promoted versions, and redeploy if not."""
+        """Check every ten minutes whether automatic targets serve the promoted versions, and redeploy if not."""
         ports = self._ports
         with ports.database.read() as tx:
             deployments_by_name = {f"{row.version} at {row.target}": row for row in _settled(tx, self._deployer)}
-        if not self._asking and now >= self._ask_again_at:
-            self._asking, self._ask_again_at = set(deployments_by_name), now + _ASK_EVERY_SECONDS
-        self._asking &= deployments_by_name.keys()
-        work = {name: partial(self._drift, deployments_by_name[name]) for name in self._asking}
+        if not self._checking and now >= self._check_again_at:
+            self._checking, self._check_again_at = set(deployments_by_name), now + _CHECK_EVERY_SECONDS
+        self._checking &= deployments_by_name.keys()
+        work = {name: partial(self._drift, deployments_by_name[name]) for name in self._checking}
         for name, drift in gather_apart(ports, "target", "target.unknown", work, "", "version").items():
-            self._asking.discard(name)
+            self._checking.discard(name)
             if drift:
                 row = deployments_by_name[name]
                 ports.log.warning("target.drifted", version=row.version, target=row.target, why=drift)
@@ -258,30 +258,30 @@ class Deployments:
             with self._ports.write() as tx:
                 version = versions.get(tx, due.model, due.number)
                 return [deployments.intend(tx, version, due.target, now, DAEMON, cause)]
-        except Refused:  # a person has changed it meanwhile
+        except Refused:  # a person has changed the deployment since
             return []
 
     def _is_absent(self, row: Deployment, now: int) -> bool:
-        """End a deployment whose target is no longer in the settings."""
+        """Return whether the target is not in the settings any more; the deployment is then ended."""
         if row.target in self._deployer.targets:
             return False
         with self._ports.write() as tx:
             deployments.move(tx, row, "failed", now, "this target is no longer in the settings")
         return True
 
-    def _carry(self, rows: list[Deployment], now: int) -> None:
-        ready = {f"{row.version} to {row.target}": row for row in rows if self._rests.get(row.id, (0, 0))[0] <= now}
-        work = {name: partial(self._carried, row) for name, row in ready.items()}
+    def _deploy_all(self, rows: list[Deployment], now: int) -> None:
+        ready = {f"{row.version} to {row.target}": row for row in rows if self._pauses.get(row.id, (0, 0))[0] <= now}
+        work = {name: partial(self._deploy, row) for name, row in ready.items()}
         answers = gather_apart(self._ports, "deploy", "deployment.unknown", work, False, "deployment")  # noqa: FBT003
         for name, over in answers.items():
             number = ready[name].id
-            _, tries = self._rests.pop(number, (0, 0))
+            _, tries = self._pauses.pop(number, (0, 0))
             if not over:
-                rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS << min(tries, 10))
-                self._rests[number] = (now + rest, tries + 1)
+                pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS << min(tries, 10))
+                self._pauses[number] = (now + pause, tries + 1)
 
-    def _carried(self, row: Deployment) -> bool:
-        """Carry a deployment out and return True. Raises what ``carry_out`` raises."""
+    def _deploy(self, row: Deployment) -> bool:
+        """Carry out a deployment, log its result and return True. Raises what ``carry_out`` raises."""
         done = carry_out(self._deployer, row)
         write = self._ports.log.info if done.state == "serving" else self._ports.log.error
         write(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
@@ -299,13 +299,13 @@ def carry_out(deployer: Deployer, wanted: Deployment) -> Deployment:
     intended, and a retry is safe.
     """
     with deployer.alone(wanted.target, wanted.model):
-        return _carry_one(deployer, wanted.id)
+        return _deploy_or_roll_back(deployer, wanted.id)
 
 
 def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
-    """Store a deployment that a person requested and carry it out; an equal one in progress is continued.
+    """Store and carry out a deployment that a person requested; if the same one is in progress, it is continued.
 
-    Another one in progress that no process of this machine works on is ended. Raises what ``carry_out`` raises.
+    Another one in progress is ended if no process of this machine works on it. Raises what ``carry_out`` raises.
     """
     with deployer.alone(target, version.model):
         with deployer.write() as tx:
@@ -315,21 +315,21 @@ def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: 
                 intended = None
             if intended is None:
                 intended = deployments.intend(tx, version, target, deployer.now(), by, why)
-        return _carry_one(deployer, intended.id)
+        return _deploy_or_roll_back(deployer, intended.id)
 
 
-def _carry_one(deployer: Deployer, number: int) -> Deployment:
+def _deploy_or_roll_back(deployer: Deployer, number: int) -> Deployment:
     with deployer.read() as tx:
         deployment = deployments.get(tx, number)
         in_force = versions.in_force(tx, deployment.model)
-    # The daemon stored it for a version that is no longer promoted.
+    # The daemon stored it for a version that is not promoted any more.
     unwanted = deployment.by == DAEMON and (in_force is None or in_force.number != deployment.number)
     if deployment.state != "intended":
         return deployment
     try:
         if unwanted:
             return _roll_back(deployer, deployment)
-        done, digest = _bring(deployer, deployment)
+        done, digest = _send(deployer, deployment)
     except (base.TargetBusy, base.TargetUnreachable):
         raise
     except base.TargetError as error:
@@ -349,13 +349,13 @@ def _roll_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
         return deployments.move(tx, unwanted, "failed", deployer.now(), "another version was promoted meanwhile")
 
 
-def _bring(deployer: Deployer, wanted: Deployment) -> tuple[base.Deployed, str]:
-    """Return the result, and the digest of the release that was sent; "" if nothing was sent."""
+def _send(deployer: Deployer, wanted: Deployment) -> tuple[base.Deployed, str]:
+    """Bring a version to its target. Return the result, and the digest of the sent release, "" if nothing was sent."""
     target = deployer.targets[wanted.target].open()
     tell("reads which version is deployed")
     serving = target.read(wanted.model)
     if serving.before[:1] == (wanted.number,) and serving.version is not None:
-        tell("switches back to the version")  # it is still there
+        tell("switches back to the version")  # its files are still there
         return target.go_back(wanted.model, serving.version), ""
     with deployer.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)

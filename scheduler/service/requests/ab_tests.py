@@ -23,7 +23,7 @@ Pair = tuple["Scores", "Scores"]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One run of one arm: its job, the job's state, and the state of its version; empty if there is none."""
+    """One run of one arm: its job, the job's state, and the name and state of its version; "" without a version."""
 
     model: str
     arm: str
@@ -146,9 +146,9 @@ def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, An
 # A run is one model trained both ways with one seed. All items of a run depend on its seed, so they are one piece of
 # evidence: treating items as independent would call half of all equal approaches different.
 def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "low"]]) -> list[Finding]:
-    """Return by metric whether the second arm is better; ``pairs`` are both scores of each run.
+    """Return a finding for each metric: whether arm b is better than arm a. ``pairs`` has both scores of each run.
 
-    Metrics that some run lacks on the same items are left out. ``aims`` is the good direction by metric, high by
+    A metric is left out if some run lacks it for the same items. ``aims`` is the good direction by metric, high by
     default.
     """
     if not pairs:

@@ -1,6 +1,6 @@
-"""Agents: how many hours the jobs of coding agents may use before a person is asked.
+"""Agents: budgets for the jobs of coding agents, and changes that need the approval of a person.
 
-Each job of an agent has a budget in device hours, which its sessions never exceed. What is limited are the budgets.
+Each job of an agent has a budget in device hours, which its sessions never exceed. The limits apply to these budgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class Proposal:
 
 
 def budgeted(specs: Sequence[JobSpec], by: str, pools: Mapping[str, Pool], limits: AgentLimits | None) -> list[JobSpec]:
-    """Return the jobs that an agent adds with its name, and where agents have ``limits`` with a budget each."""
+    """Return the jobs that an agent adds, with the agent's name, and with a budget each if agents have ``limits``."""
     if not by.startswith(PREFIX):
         return list(specs)
     named = [replace(spec, agent=by) for spec in specs]
@@ -63,7 +63,7 @@ def budgeted(specs: Sequence[JobSpec], by: str, pools: Mapping[str, Pool], limit
 
 
 def planned_seconds(spec: JobSpec, pools: Mapping[str, Pool]) -> int:
-    """Return about how many device seconds a job needs on the reference device, with the set-ups of its sessions."""
+    """Return an estimate of a job's device seconds on the reference device, with the set-ups of its sessions."""
     usable = [pool for name, pool in pools.items() if name in (spec.pools or pools)]
     trained = spec.target_step / spec.steps_per_hour * HOUR
     longest = max((pool.session_cap_seconds for pool in usable), default=DAY)
@@ -73,9 +73,9 @@ def planned_seconds(spec: JobSpec, pools: Mapping[str, Pool]) -> int:
 
 
 def require_hours(tx: Connection, specs: Sequence[JobSpec], limits: AgentLimits, now: int) -> None:
-    """Refuse jobs of an agent whose budgets are more than it may use without asking. Raises NeedsApproval.
+    """Raise NeedsApproval if the budgets of an agent's jobs exceed what it may use without a person.
 
-    Whoever adds them does so in the same transaction, so that no two agents get the same hours.
+    Call it in the transaction that adds the jobs, so that two agents never get the same hours.
     """
     budgets: dict[str, int] = {}
     for spec in specs:
@@ -96,7 +96,7 @@ def require_hours(tx: Connection, specs: Sequence[JobSpec], limits: AgentLimits,
 def reserved_on_day(tx: Connection, now: int) -> int:
     """Return the device seconds of the jobs that agents added on the UTC day of ``now``.
 
-    A job counts with its budget, and when it is over with what it used. A sweep counts once.
+    An open job counts with its budget, an ended one with the time that it used. A sweep counts once.
     """
     since = now - now % DAY
     added = (one for one in jobs.with_budget(tx) if one.spec.agent and since <= one.created_at < since + DAY)
@@ -111,18 +111,18 @@ def reserved_on_day(tx: Connection, now: int) -> int:
 
 # Proposals: changes that wait for a person.
 def propose(database: Database, proposal: Proposal) -> None:
-    """Store a proposal in place of an earlier one of the same change, for a person to decide.
+    """Store a proposal for a person to decide; it replaces an earlier proposal of the same change.
 
-    Raises Refusal where a person has rejected it within a day, or too many wait.
+    Raises Refusal if a person has rejected it within a day, or if too many proposals wait.
     """
     with database.write() as tx:
         for newest in events.latest(tx, [proposal.id], REJECTED, conditions.PROPOSED):
             if newest.kind == REJECTED and proposal.since < newest.at + _REJECTED_SECONDS:
                 why = f"{newest.by} rejected this proposal: {newest.data['why'] or 'no reason given'}"
-                raise Refusal("nothing was done", why, "Propose something else")
+                raise Refusal("proposal refused", why, "Propose another change")
         waiting = {one.subject for one in conditions.standing(tx, conditions.PROPOSED)} - {proposal.id}
         if len(waiting) >= _OPEN_MAX:
-            raise Refusal("nothing was done", f"{len(waiting)} proposals wait already", "See: schedctl agents list")
+            raise Refusal("proposal refused", f"{len(waiting)} proposals wait already", "See: schedctl agents list")
         data = {
             "why": proposal.why,
             "verb": proposal.verb,
@@ -141,7 +141,7 @@ def waiting(tx: Connection) -> list[Proposal]:
 
 
 def find(tx: Connection, proposal_id: str) -> Proposal:
-    """Return a proposal that waits. Raises NotFound."""
+    """Return a waiting proposal by its ID. Raises NotFound."""
     for proposal in waiting(tx):
         if proposal.id == proposal_id:
             return proposal
@@ -149,8 +149,8 @@ def find(tx: Connection, proposal_id: str) -> Proposal:
 
 
 def close(database: Database, proposal: Proposal, now: int, by: str, *, is_approved: bool, why: str = "") -> None:
-    """Record that a person approved or rejected a proposal. Raises NotFound where it no longer waits."""
+    """Record that a person approved or rejected a proposal. Raises NotFound if it does not wait any more."""
     with database.write() as tx:
         find(tx, proposal.id)
-        word, one = APPROVED if is_approved else REJECTED, proposal
-        events.append(tx, word, one.id, now, by, why=why, agent=one.agent, verb=one.verb)
+        kind, one = APPROVED if is_approved else REJECTED, proposal
+        events.append(tx, kind, one.id, now, by, why=why, agent=one.agent, verb=one.verb)

@@ -1,4 +1,4 @@
-"""Backup of database, settings and, on request, artifacts in a new folder, verified by a test restore.
+"""Backup of database, settings and, on request, artifacts into a new folder, verified by a test restore.
 
 It contains no credentials: secret values of settings are replaced, credential files and environment variables are left
 out.
@@ -56,13 +56,13 @@ def back_up(
         copied = tuple(_copy_settings(file, fresh / "settings", redact) for file in settings)
         objects = None if artifacts is None else _copy_artifacts(artifacts, fresh / "artifacts")
         verified = _prove(database, fresh / name, None if artifacts is None else fresh / "artifacts")
-        copy_made = Backup(name, copied, objects, verified)
-        note = {"made_at": now, "version": version("uff-scheduler"), **asdict(copy_made)}
+        result = Backup(name, copied, objects, verified)
+        note = {"made_at": now, "version": version("uff-scheduler"), **asdict(result)}
         (fresh / _NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         fresh.replace(target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return copy_made
+    return result
 
 
 def _copy_settings(file: Path, folder: Path, redact: Redactor) -> str:

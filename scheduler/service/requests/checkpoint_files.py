@@ -35,7 +35,7 @@ def select(tx: Connection, subject: str | None) -> list[CheckpointRecord]:
 
 
 def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
-    """Copy the components of a checkpoint to the new folder ``target``, which appears when all are verified.
+    """Copy the components of a checkpoint to the new folder ``target``, which appears when all of them are verified.
 
     Raises Refusal, StoreError, OSError.
     """
@@ -162,13 +162,13 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-adapter-", dir=folder.parent) as scratch:
         for component in parts:
             fetch_part(artifacts, version, manifest.job, component, Path(scratch) / component.name)
-        words = [wanted.python, str(_PROGRAM), str(folder), "--base", wanted.base, "--adapter", scratch]
+        command = [wanted.python, str(_PROGRAM), str(folder), "--base", wanted.base, "--adapter", scratch]
         try:
             environ = child_environment(_KEPT)
-            ended = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, env=environ)
+            ended = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environ)
         except OSError as error:
             why = f"{wanted.python} cannot be started: {error.strerror}. Name a Python with torch by --python"
             raise Refusal(f"{version.name} cannot be merged", why) from None
         if ended.returncode:
-            last_words = ended.stderr.replace(scratch, version.name).strip()[-_WORDS_SHOWN:].rpartition("merge: ")[2]
-            raise Refusal(f"{version.name} cannot be merged", f"{last_words or f'status {ended.returncode}'}")
+            message = ended.stderr.replace(scratch, version.name).strip()[-_WORDS_SHOWN:].rpartition("merge: ")[2]
+            raise Refusal(f"{version.name} cannot be merged", f"{message or f'status {ended.returncode}'}")

@@ -1,4 +1,4 @@
-"""Concerns: settings and jobs that are valid but cannot work as intended.
+"""Concerns: warnings about settings and jobs that are valid but cannot work as intended.
 
 They are found before a launch: an unknown platform, a number without a unit, an undeclared pool, a command that no
 session will find. Each is reported with its place in the file and with a correction.
@@ -361,8 +361,8 @@ def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[Quality
 def smallest_set(gate: QualityGate, guards: int = 1) -> int:
     """Return the minimum size of a test set for a gate.
 
-    For a threshold by bound: the items without which it can never pass. For a comparison: the clusters (independent
-    items) without which it can never pass. For one of ``guards`` guards: the clusters without which it can never fail.
+    For a threshold by bound: the items that it needs to pass at all. For a comparison: the clusters (independent
+    items) that it needs to pass at all. For one of ``guards`` guards: the clusters that it needs to fail at all.
     """
     if gate.kind == "threshold":
         if gate.by == "point":

@@ -23,7 +23,7 @@ _SERVED_STATES = {"accepted", "retired"}
 
 
 def meant(tx: Connection, name: str) -> Version:
-    """Return the version ``ufm@3``; of ``ufm`` the promoted or newest one. Raises NotFound, UnknownJob, Refusal."""
+    """Return the version ``ufm@3``; for ``ufm`` the promoted or newest one. Raises NotFound, UnknownJob, Refusal."""
     named = split_version(name)
     if named is not None:
         return versions.get(tx, *named)
@@ -69,7 +69,7 @@ def evaluate(  # noqa: PLR0913 - the stores, the request and its author
 class Compared:
     """One model at a target: the promoted version, the serving one, and their difference as ``drift``, "" if none.
 
-    ``did`` is what was done about it, "" for nothing. ``still``: the difference remains.
+    ``did`` is the action that was taken, "" for none. ``still``: the difference remains.
     """
 
     model: str
@@ -82,7 +82,7 @@ class Compared:
 
 
 def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
-    """Raise Refusal if a version must not be served at a target."""
+    """Raise Refusal if a version must not be deployed to a target."""
     if version.state not in _SERVED_STATES:
         raise Refusal(
             f"{version.name} is {version.state}, only an accepted version is deployed",
@@ -122,13 +122,13 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
 
 
 def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
-    """Resume automatic deployment of a model; return why it was paused. Raises Refusal if it was not."""
+    """Resume the automatic deployment of a model; return the deployments that paused it. Raises Refusal if none did."""
     with deployer.write() as tx:
-        kept = [one for one in deployments.stopped(tx) if one.model == model]
-        if not kept:
+        paused = [one for one in deployments.stopped(tx) if one.model == model]
+        if not paused:
             raise Refusal(f"the deployment of {model} is not paused", remedy=f"See: schedctl models list {model}")
-        events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=kept[-1].why)
-    return kept
+        events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=paused[-1].why)
+    return paused
 
 
 def _redeployed(deployer: Deployer, compared: Compared, wanted: Version, target: str, by: str) -> Compared:

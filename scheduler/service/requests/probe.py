@@ -1,7 +1,7 @@
 """Probe: runs a job's command on this machine for a short time, as a lane would, to measure its speed.
 
-The agent runs it with a fresh copy of the code, a checkpoint folder and a progress channel, in a session whose store is
-a temporary folder. Nothing of it reaches the database or the artifact store.
+The runner starts it with a copy of the code, a checkpoint folder and a progress channel, in a session whose store is
+a temporary folder. The database and the artifact store stay unchanged.
 """
 
 import json
@@ -57,7 +57,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
         launch = folder / "launch.json"
         launch.write_text(json.dumps(_launch(spec, code, seconds)))
         with (folder / "log").open("wb") as log:
-            agent = subprocess.Popen(
+            runner = subprocess.Popen(
                 [sys.executable, str(bundle / "payload" / "agent.py"), str(launch)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -67,10 +67,10 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
                 start_new_session=True,
             )
             try:
-                _wait(agent, store, spec.name, seconds)
+                _wait(runner, store, spec.name, seconds)
             finally:
-                _end(agent)
-        return _probed(_heard(store, spec.name, "result"), (folder / "log").read_bytes()[-_TAIL_BYTES:])
+                _end(runner)
+        return _probed(_read_report(store, spec.name, "result"), (folder / "log").read_bytes()[-_TAIL_BYTES:])
 
 
 def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
@@ -96,16 +96,16 @@ def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
     return {**document, "heartbeat_seconds": _LOOK_SECONDS, "work_dir": "work"}
 
 
-def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, seconds: int) -> None:
+def _wait(runner: subprocess.Popen[bytes], store: DirectoryStore, job: str, seconds: int) -> None:
     """Wait for the end of the session; request it when the speed is known well enough."""
     since: float | None = None
     ends_by = real_now() + seconds + 2 * _MARGIN_SECONDS + _GRACE_SECONDS
     while real_now() < ends_by:
         try:
-            agent.wait(_LOOK_SECONDS)
+            runner.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            heard = _heard(store, job, "heartbeat") if since is None else None
-            if heard is not None and heard.steps_per_second:
+            report = _read_report(store, job, "heartbeat") if since is None else None
+            if report is not None and report.steps_per_second:
                 since = real_now()
             if since is not None and real_now() - since >= _ENOUGH_SECONDS:
                 put_stop_flag(store, _RUN, "its speed is known")
@@ -113,15 +113,15 @@ def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, secon
             return
 
 
-def _end(agent: subprocess.Popen[bytes]) -> None:
-    """Kill the agent if it still runs; its command dies with it."""
-    if agent.poll() is None:
-        agent.terminate()
+def _end(runner: subprocess.Popen[bytes]) -> None:
+    """Kill the runner if it still runs; its command dies with it."""
+    if runner.poll() is None:
+        runner.terminate()
         try:
-            agent.wait(_GRACE_SECONDS)
+            runner.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(agent.pid, signal.SIGKILL)
-            agent.wait()
+            os.killpg(runner.pid, signal.SIGKILL)
+            runner.wait()
 
 
 def _probed(report: LaneReport | None, log: bytes) -> Probed:
@@ -137,7 +137,7 @@ def _probed(report: LaneReport | None, log: bytes) -> Probed:
     return Probed(None, ": ".join([report.why or "it reported no step", *last]))
 
 
-def _heard(store: DirectoryStore, job: str, what: str) -> LaneReport | None:
+def _read_report(store: DirectoryStore, job: str, what: str) -> LaneReport | None:
     """Return a heartbeat or the result; None if none can be read."""
     try:
         document = read_json(store.read(f"runs/{_RUN}/lane-0/{what}.json"))

@@ -23,7 +23,7 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord, duplicate_job
 
 _LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
-_FORESEEN_SECONDS = 60 * DAY  # deadlines farther away are not judged
+_FORESEEN_SECONDS = 60 * DAY  # later deadlines are not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def ask_what_if(
 ) -> tuple[Plan, PlanComparison]:
     """Return the plan with ``specs`` added and ``edits`` applied, and its differences from the plan without them.
 
-    Both start from the current plan, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
+    Both start from the current plan, as in the daemon. ``policy`` names a simpler rule for the first plan. Raises
     UnknownName, Refusal.
     """
     with context.database.read() as tx:
@@ -111,7 +111,7 @@ def _added(
 
 
 def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
-    """Return the reasons of those named jobs that will never start by waiting.
+    """Return the lasting reasons for which jobs among ``names`` will never start, by job.
 
     The dispatcher plans each of these jobs alone, with open gates and without an earliest start, because it names the
     first applicable reason and these two precede the lasting ones.

@@ -1,6 +1,6 @@
 """Requests about jobs, with or without a running daemon.
 
-These writes are not fenced by the lease but guarded by the job's old state, and the daemon reads them as facts.
+These writes do not need the daemon's lease. They are guarded by the job's old state, and the daemon reads the result.
 """
 
 from collections.abc import Sequence
@@ -142,7 +142,7 @@ def cancel(database: Database, name: str, now: int, by: str, why: str = "") -> J
         return _changed(tx, record, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by, why=why)
 
 
-_STORED = {"code", "evaluation", "inputs", "mixture", "requirements"}  # of which the artifact store has files
+_STORED = {"code", "evaluation", "inputs", "mixture", "requirements"}  # fields with files in the artifact store
 
 
 def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
@@ -169,7 +169,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         # A field whose stored number is out of range is rewritten even if it reads the same.
         old = record.spec
         spec = _same_corpus(spec, old)
-        if spec.halving is not None and old.halving is not None:  # people do not write whether it is still compared
+        if spec.halving is not None and old.halving is not None:  # people do not write left_at
             spec = replace(spec, halving=replace(spec.halving, left_at=old.halving.left_at))
         spec = replace(spec, agent=old.agent)
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]

@@ -64,7 +64,7 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLost:
-    """The effect of declaring a run lost: until when it is charged (UTC seconds; None: only the watching ends)."""
+    """What declaring a run lost would do: charge it until ``ended`` (UTC seconds), or with None only end its watch."""
 
     run: Run
     ended: int | None
@@ -141,16 +141,16 @@ def followed_log(database: Database, platform: Platform, key: str, pause: Callab
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of the pieces with their line ends; the last may have none. Very long lines split at blanks."""
-    rest = b""
+    tail = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
+        *whole, tail = (tail + piece).split(b"\n")
         yield from (line + b"\n" for line in whole)
-        if len(rest) > _LINE_MAX_BYTES:
-            at = rest.rfind(b" ") + 1 or len(rest)
-            yield rest[:at]
-            rest = rest[at:]
-    if rest:
-        yield rest
+        if len(tail) > _LINE_MAX_BYTES:
+            at = tail.rfind(b" ") + 1 or len(tail)
+            yield tail[:at]
+            tail = tail[at:]
+    if tail:
+        yield tail
 
 
 def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Stores what jobs need from this machine (code, packages, inputs) in the artifact store, and its fingerprint."""
+"""Storage of the code, packages and inputs that jobs need from this machine, and the fingerprint of their content."""
 
 import gzip
 import hashlib
@@ -41,7 +41,7 @@ _LOCKED_BY = (*_OF_IMAGE, "environment")  # beside the requirements file
 
 
 class StoredPlaces(Protocol):
-    """The stores, and the pools whose Python versions packages are locked for."""
+    """The database, the stores, and the pools that packages are locked for."""
 
     @property
     def database(self) -> Database:
@@ -65,7 +65,7 @@ class StoredPlaces(Protocol):
 def stored(
     places: StoredPlaces, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
 ) -> JobSpec:
-    """Return a job with its code, lock and inputs stored; those of ``before`` from the same places are kept.
+    """Return a job with its code, lock and inputs stored; unchanged sources keep the content of ``before``.
 
     Items that no job names are deleted at ``delete_at``. ``say`` is called before long steps. Raises CodeError,
     RequirementsError, TreeError, Refused, StoreError, ConfigError, OSError.
@@ -212,7 +212,7 @@ def _fetch_code(artifacts: BlobStore, digest: str, fetched: Path, fresh: Path) -
 def default_code(command: Sequence[str], file: Path | None) -> Code | None:
     """Return the code of a job that names none: the folder of its file, or the current one, if its command needs it.
 
-    It does if a word of the command is a file there; otherwise the command starts in an empty folder.
+    A command needs it if one of its words is a file there; otherwise the command starts in an empty folder.
     """
     folder = (Path() if file is None else file.parent).resolve()
     words = [word for word in command if word and "{" not in word and not Path(word).is_absolute()]
@@ -322,9 +322,9 @@ def take_input(
     *,
     heal: bool = False,
 ) -> Input:
-    """Store the present content of an input, unless it exists; return it with its digest.
+    """Store the present content of an input, unless it is stored already; return the input with its digest.
 
-    It is deleted at ``delete_at`` if no job names it by then. ``tell`` is called with the progress, ``hub_token`` is
+    The content is deleted at ``delete_at`` if no job names it by then. ``tell`` gets the progress, ``hub_token`` is
     for the Hub, ``published`` for inputs of Kaggle. With ``heal`` damaged objects are stored again. Raises TreeError,
     SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
@@ -338,8 +338,8 @@ def take_input(
         artifacts.create(f"{tree.tree_prefix(wanted.kind, digest)}/{tree.LISTING}", listing)
         return replace(pinned, digest=digest)
 
-    def report(how_far: str) -> None:
-        tell(f"input {wanted.name}: {how_far}")
+    def report(progress: str) -> None:
+        tell(f"input {wanted.name}: {progress}")
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
         folder = folder_of(Path(scratch) / "files", wanted.source, report)

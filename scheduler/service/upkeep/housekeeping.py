@@ -48,7 +48,7 @@ class JudgedCheckpoint:
 
 
 def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> list[JudgedCheckpoint]:
-    """Judge all unexpired checkpoints, of one job if asked; by job, highest step first. Raises UnknownJob."""
+    """Return unexpired checkpoints (all, or of ``job``) with their verdicts, highest step first. Raises UnknownJob."""
     live = runs.live(tx)
     marked = {mark.key: mark.delete_at for mark in checkpoints.marked(tx, job)}
     result = []
@@ -84,7 +84,7 @@ def _sweep(ports: Ports, names: Collection[str], now: int) -> None:
 def sweep_components(ports: Ports, job: str, now: int) -> None:
     """Mark the components of ``job`` that no manifest names, and delete those marked longer than the grace period.
 
-    Nothing is done while a session of the job runs, which could name one of them, or if the store does not answer or a
+    Nothing changes while a session of the job runs, which could name a component, or if the store does not answer or a
     manifest cannot be read.
     """
     with ports.database.read() as tx:
@@ -231,10 +231,10 @@ def retain_trees(ports: Ports, now: int) -> None:
     kept = corpora.kept() if corpora is not None else set()
     with ports.write() as tx:
         needed = trees.needed(tx) | kept
-        going = []
+        to_delete = []
         for tree in trees.everything(tx):
             if tree.going:
-                going.append(tree)
+                to_delete.append(tree)
             elif {tree.digest, tree.origin} & needed:
                 if tree.delete_at is not None:
                     trees.record(tx, tree.kind, tree.digest, None)
@@ -242,11 +242,11 @@ def retain_trees(ports: Ports, now: int) -> None:
                 trees.record(tx, tree.kind, tree.digest, now + ports.policy.retention.grace_seconds)
             elif tree.delete_at <= now:
                 trees.begin_deletion(tx, tree.digest, now)
-                going.append(tree)
-    for tree in going:
+                to_delete.append(tree)
+    for tree in to_delete:
         try:
             if tree.kind == trees.CORPUS and corpora is not None:
-                corpora.delete(tree.digest)  # the part of it that sessions elsewhere use is in the store
+                corpora.delete(tree.digest)  # this machine's part; the part for sessions elsewhere is in the store
             ports.artifacts.delete(f"{tree.prefix}/{LISTING}")  # first: without the listing the tree counts as missing
             for key in ports.artifacts.keys(f"{tree.prefix}/"):
                 ports.artifacts.delete(key)
@@ -269,11 +269,11 @@ _UPLOAD_SECONDS = 7 * DAY  # real time that an interrupted writer may need to co
 def sweep_sessions(ports: Ports, now: int) -> None:
     """Let platforms remove records of sessions that ended more than a week ago.
 
-    The sessions to remove are named, not those to keep: a daemon that was suspended, or that uses a restored backup,
+    The sessions to remove are listed, not those to keep: a daemon that was suspended, or that uses a restored backup,
     does not know sessions launched meanwhile, which would be removed before they are settled.
     """
     with ports.database.read() as tx:
-        # Sessions that are still watched were given up or live on: their results may still have to be fetched.
+        # Watched sessions may still run, and their results may still have to be fetched.
         over = runs.ended_before(tx, now - KEEP_SESSIONS_SECONDS) - watched.keys(tx)
 
     def sweep(pool: str, platform: Platform) -> None:
@@ -289,7 +289,7 @@ def sweep_sessions(ports: Ports, now: int) -> None:
 
 
 def find_orphans(ports: Ports, now: int) -> None:
-    """Report live sessions of this program that belong to no run, since no cycle would reconcile them.
+    """Report live sessions of this program that do not belong to a run, because no cycle handles them.
 
     They are not ended: another scheduler on the same account may own them.
     """
@@ -380,7 +380,7 @@ _TASKS = {
 
 
 def run_due(ports: Ports, now: int) -> None:
-    """Run the duties that are due by the table ``due``; down time delays a duty, but never loses or repeats it.
+    """Run the duties that are due by the table ``due``. Down time delays a duty, but never loses or repeats it.
 
     Long duties run in the background.
     """

@@ -52,7 +52,7 @@ _HELD_OUT_FILE = re.compile(r"(?i)(held.?out|valid|eval|test)")
 Trained = str | Input
 """The training data of a version: the name of a corpus, or an input; "" if it is unknown."""
 Place = CorpusFolder | Path | str
-"""The folder in which a corpus is, that of the files of an input, or why neither is compared."""
+"""The folder of a corpus, the folder of an input's files, or the reason why the data are not compared."""
 
 
 def lineage(tx: Connection, version: Version) -> list[tuple[str, Trained]]:
@@ -72,7 +72,7 @@ def lineage(tx: Connection, version: Version) -> list[tuple[str, Trained]]:
 
 
 def _data_of(tx: Connection, job: str, version: Version | None) -> list[Trained]:
-    """Return all corpora that a job was pinned to until the version was created, and all inputs that it had."""
+    """Return all corpora and inputs that a job used until the version was created; without one, until now."""
     record = jobs.find(tx, job)
     mixture = record.spec.mixture if record is not None else None
     corpora = {version.corpus} if version else {mixture.corpus if mixture else None}
@@ -88,7 +88,7 @@ def _data_of(tx: Connection, job: str, version: Version | None) -> list[Trained]
 
 
 def places_of(trained: Sequence[tuple[str, Trained]], folder: CorpusFolder | None) -> dict[Trained, Place]:
-    """Return where the data of :func:`lineage` is, or why it is not compared, as inputs are unless they are fetched."""
+    """Return the folder of each data set of :func:`lineage`, or why it is not compared, such as unfetched inputs."""
     here = folder.versions() if folder is not None else []
 
     def place_of(data: Trained) -> Place:
@@ -131,7 +131,7 @@ def _fetched_input(ports: Ports, wanted: Input, fetched: ExitStack) -> Path | st
         return fetched.enter_context(_files_of(ports, wanted))
     except (StoreFailure, StoreUnreachable):
         raise  # to be tried again
-    except Exception as error:  # noqa: BLE001 - whatever a client of the Hub raises, the version is judged
+    except Exception as error:  # noqa: BLE001 - an unreadable input must not prevent the verdict
         return f"its input {wanted.name} cannot be read: {error_text(error)}"
 
 
@@ -143,8 +143,8 @@ def leaks_of(
 ) -> dict[str, Any]:
     """Return the items that occur in the data of :func:`lineage`, in plain JSON types.
 
-    ``share`` is None if nothing could be compared; ``leaked`` are the ids of all items that were seen. What was not
-    compared has ``why``. For ``places`` see :func:`places_of`; ``shared`` is the share of an item that a text contains.
+    ``share`` is None if nothing could be compared; ``leaked`` has the IDs of all items that were seen. Data that were
+    not compared have ``why``. :func:`places_of` explains ``places``; ``shared`` is the share of an item in a text.
     """
     compared = not all(isinstance(place, str) for place in places.values())
     index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if compared else {}, shared)
@@ -179,7 +179,7 @@ def leaks_of(
 def _texts(data: Trained, place: CorpusFolder | Path) -> Iterator[tuple[str, str]]:
     """Yield source and text of all training texts; a mixture only repeats some of those of a corpus.
 
-    Of an input these are the files that our trainer reads, or else all but those that are named as held out.
+    For an input, these are the files that our trainer reads, or else all files whose names do not say held out.
     """
     if isinstance(place, CorpusFolder):
         corpus = place.open(str(data))
@@ -196,7 +196,7 @@ def _texts(data: Trained, place: CorpusFolder | Path) -> Iterator[tuple[str, str
 
 # Test sets: the one that a definition names, or one made of the held-out texts of a corpus.
 ITEMS = 300  # most items made of a corpus; a file of items may have more
-TEXT_CHARACTERS = 1_000  # of an item; the rest is cut
+TEXT_CHARACTERS = 1_000  # of an item; longer texts are cut
 
 
 def set_for(

@@ -1,4 +1,4 @@
-"""What the daemon does with models: create versions, evaluate and judge them, and watch the votes of users on them."""
+"""Models in the daemon: it creates versions, evaluates and judges them, and watches the votes of users on them."""
 
 import tempfile
 from collections.abc import Mapping
@@ -510,7 +510,7 @@ def _versions_to_watch(tx: Connection) -> list[_WatchedVersion]:
 
 
 def _read_votes(case: _WatchedVersion, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
-    """Return the file's identity, and its evidence, an error text, or None if it has not changed since ``read``."""
+    """Return the file's identity, with its evidence, an error text, or None if it is unchanged since ``read``."""
     path = Path(case.path)
     try:
         status = path.stat()

@@ -52,7 +52,7 @@ def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
 
 
 def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Roll back the promoted version: it is barred, and the previous one, if any, is promoted again.
+    """Roll back the promoted version: it is rejected, and the previous one, if any, is promoted again.
 
     Automatic promotion stops until a person promotes a version. Returns the version that was rolled back, and the one
     that is promoted now. Raises Refusal.
@@ -90,7 +90,7 @@ def overrule(
 
 
 def _before(tx: Connection, withdrawn: Version) -> Version | None:
-    """Return the version that was promoted before this one and may be promoted again, None if there is none."""
+    """Return the last version promoted before this one that may be promoted again, None if there is none."""
     for past in versions.promotions_of(tx, withdrawn.model):
         earlier = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
         if earlier is not None and earlier.number != withdrawn.number and earlier.state in {"accepted", "retired"}:
@@ -208,7 +208,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         inputs=(*(one for one in spec.inputs if one.name != TEST_SET), replace(test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
-        budget_seconds=None,  # which is for training
+        budget_seconds=None,  # that budget is for training
         agent="",
         evaluation=None,
         gates=(),
@@ -216,9 +216,9 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
 
 
 def _expect(tx: Connection, name: str, alike: Sequence[str], now: int) -> None:
-    """Set the planned duration of an evaluation: the 90 % quantile of earlier ones, or ``longest`` without any.
+    """Store the expected duration of an evaluation: the 90 % quantile of earlier ones, else ``longest`` applies.
 
-    If it is cut off within that time, ``longest`` is used from then on.
+    If the evaluation is cut off within that time, ``longest`` applies from then on.
     """
     rates_by_pool: dict[str, RateRecord] = {}
     for earlier in alike:
