@@ -219,7 +219,7 @@ def test_a_store_that_gives_no_answer_costs_no_verdict(world: World, monkeypatch
     assert world.states() == [(1, "accepted")]
 
 
-@pytest.mark.parametrize("at", ["end", "say", "move", "promote_by_itself"])
+@pytest.mark.parametrize("at", ["end", "add_verdict", "move", "promote_by_itself"])
 def test_a_daemon_that_dies_anywhere_in_a_verdict_leaves_all_of_it_or_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_daemon_that_dies_anywhere_in_a_verdict_leaves_all_of_it_or_nothing(
     world.train("a")
     world.cycle.run()
     world.score("ufm-eval-1", passing(1.0))
-    place = {"end": evaluations, "say": evaluations, "move": versions, "promote_by_itself": model_sync}[at]
+    place = {"end": evaluations, "add_verdict": evaluations, "move": versions, "promote_by_itself": model_sync}[at]
     work = getattr(place, at)
 
     class Killed(BaseException):
