@@ -1,4 +1,4 @@
-"""Entry point of ``schedctl``. Frequent commands run without loading the command parser."""
+"""Entry point of ``schedctl``. The most frequent commands run without the command parser, whose import is slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from scheduler.cli import prompt
 
-TYPE_CHECKING = False  # typing alone would double the time of a prompt
+TYPE_CHECKING = False  # importing typing would double the time of `schedctl prompt`
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def run() -> NoReturn:
-    """Run ``schedctl`` with the process's arguments and exit with its code (see scheduler.cli.shell.exits)."""
+    """Run ``schedctl`` with the arguments of this process, and exit with the code of scheduler.cli.shell.exits."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             # Characters that the terminal cannot encode must not make a command fail.
             reconfigure(errors="replace")
     code = main(sys.argv[1:])
-    gc.freeze()  # else Python looks for garbage among all objects before it ends
+    gc.freeze()  # otherwise Python searches all objects for garbage before it ends
     sys.exit(code)
 
 
@@ -32,26 +32,26 @@ def main(words: Sequence[str]) -> int:
     options: GlobalOptions | None = None
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
     try:
-        plain = prompt.parse(list(words))
-        if plain is not None:
-            code = prompt.show_line(*plain)
+        prompt_arguments = prompt.parse(list(words))
+        if prompt_arguments is not None:
+            code = prompt.show_line(*prompt_arguments)
             sys.stdout.flush()
             return code
         from contextlib import closing
 
         from scheduler.cli import remote
-        from scheduler.cli.guesses import in_our_words
+        from scheduler.cli.guesses import translate_options
         from scheduler.cli.shell.context import Cli, GlobalOptions
 
-        words = in_our_words(words)
+        words = translate_options(words)
         if host := remote.host_for(words):
             return remote.run_there(host, words)
         options = GlobalOptions()
-        quick = plainly_asked(words)
-        if quick is not None:
-            options, arguments, states = quick
+        plain_command = parse_plain_command(words)
+        if plain_command is not None:
+            options, command, states = plain_command
             with closing(Cli(options)) as cli:
-                if arguments == _DAEMON:
+                if command == _DAEMON:
                     from scheduler.cli.run_daemon import run_daemon
 
                     run_daemon(cli)
@@ -79,15 +79,15 @@ def main(words: Sequence[str]) -> int:
 
 
 _DAEMON = ["daemon"]
-# Rows are many and hold few reference cycles: Python's default threshold costs a twelfth of a weekly report.
+# Database rows have few reference cycles: at Python's default, collections take a twelfth of a weekly report's time.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _LISTS = (["queue", "list"], ["jobs"], ["queue"], ["jobs", "list"])
 
 
-def plainly_asked(words: Sequence[str]) -> tuple[GlobalOptions, list[str], list[str]] | None:
+def parse_plain_command(words: Sequence[str]) -> tuple[GlobalOptions, list[str], list[str]] | None:
     """Return the options, the command and the states to list, for a plain ``queue list`` or ``daemon``.
 
-    None for any other command line, also for help and errors: the parser handles them.
+    Return None for any other command line, and for help and errors, which the parser handles.
     """
     from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""`schedctl prompt`: the daemon's cached status line, for shell prompts.
+"""`schedctl prompt`: print the daemon's cached status line, for shell prompts.
 
-It imports nothing else and avoids reading settings and database, so that it takes no longer than Python's start.
+A shell runs this for every prompt. To start fast, it imports almost nothing and reads no database.
 """
 
 import errno
@@ -14,36 +14,36 @@ _SETTINGS_MAX = 1 << 16  # characters that are searched for a plain state_dir
 
 
 def show_line(config: str | None) -> int:
-    """Write the cached line, marked if the daemon does not run; no output if there is no line. Return exit code 0."""
+    """Write the cached line, with a mark if the daemon does not run; nothing without a line. Return exit code 0."""
     for folder, has_pipe in _folders(config):
         try:
             text = line.read(folder)
         except OSError:
             continue  # not readable by this user; try the next folder
         if text is not None:
-            sys.stdout.write(f"{text}{' (no daemon)' if has_pipe and not _answers(folder) else ''}\n")
+            sys.stdout.write(f"{text}{' (no daemon)' if has_pipe and not _has_listener(folder) else ''}\n")
             break
     return 0
 
 
 def _folders(config: str | None) -> list[tuple[str, bool]]:
-    """Return the folders that may hold the line, each with whether the daemon's pipe is in it.
+    """Return the folders that may hold the line, in search order, each with whether it also has the daemon's pipe.
 
-    With an explicit settings file or state folder it is the state folder alone, otherwise also the folders of the
-    services. Those have no pipe: the service manager removes the line when the daemon stops.
+    With an explicit settings file or state folder, only the state folder is searched; otherwise also the folders of
+    the services. Those have no pipe, because the service manager removes the line when the daemon stops.
     """
     named = os.environ.get("SCHEDCTL_STATE_DIR")
     config = config or os.environ.get("SCHEDCTL_CONFIG")
     if named or config:
-        return [(named or _quickly(str(config)) or _slowly(str(config)), True)]
+        return [(named or _plain_state_dir(str(config)) or _parsed_state_dir(str(config)), True)]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [(f"{runtime}/uff-scheduler", False)] if runtime else []
     home = os.path.expanduser("~/.local/state/uff-scheduler")  # noqa: PTH111 - costs less
     return [*own, (line.SYSTEM_FOLDER, False), (home, True)]
 
 
-def _quickly(config: str) -> str | None:
-    """Return the state folder if the file sets it as a plain absolute path before any table; None: parse the file."""
+def _plain_state_dir(config: str) -> str | None:
+    """Return the state folder if the settings file sets it as a plain absolute path before any table, else None."""
     try:
         plain_file = os.open(os.path.expanduser(config), os.O_RDONLY | os.O_NONBLOCK)  # noqa: PTH111 - costs less
         with open(plain_file, encoding="utf-8") as stream:  # noqa: PTH123 - likewise
@@ -60,7 +60,8 @@ def _quickly(config: str) -> str | None:
     return None
 
 
-def _slowly(config: str) -> str:
+def _parsed_state_dir(config: str) -> str:
+    """Return the state folder from the parsed settings."""
     from pathlib import Path
 
     from config.paths import load_paths
@@ -68,7 +69,7 @@ def _slowly(config: str) -> str:
     return str(load_paths(Path(config)).state_dir)
 
 
-def _answers(folder: str) -> bool:
+def _has_listener(folder: str) -> bool:
     """Return whether a daemon listens on the pipe; True if this user has no permission to find out."""
     try:
         os.close(os.open(f"{folder}/{_PIPE}", os.O_WRONLY | os.O_NONBLOCK))

@@ -1,4 +1,4 @@
-"""`schedctl` from another machine: the command line runs on the daemon's host, over the ssh client of this machine."""
+"""Use `schedctl` from another machine: run the command line on the daemon's host, through this machine's ssh client."""
 
 import os
 import re
@@ -15,32 +15,32 @@ from scheduler.cli.shell.exits import PlatformFault, UsageFault
 
 _ADDRESS = re.compile(r"ssh://((?:[\w.-]+@)?[A-Za-z0-9][\w.-]*)(?::([0-9]{1,5}))?(/[\w./-]+)?", re.ASCII)
 _SETTING = re.compile(r'^remote *= *"([^"]*)"', re.MULTILINE)
-_HERE = (["certify"], ["data"], ["init"], ["rehearse"])  # they try scripts, data and the program on this machine
-_COPYING = (["submit"], ["queue", "add"], ["queue", "update"], ["plan", "preview"])  # they read files of a job
-_FOLDERS = ".cache/schedctl"  # below the home folder of the user on the host
+_HERE = (["certify"], ["data"], ["init"], ["rehearse"])  # commands about files or settings of this machine
+_COPYING = (["submit"], ["queue", "add"], ["queue", "update"], ["plan", "preview"])  # commands that read files of a job
+_FOLDERS = ".cache/schedctl"  # where copies go, relative to the user's home folder on the host
 _COPY = """set -e; umask 077; mkdir -p "${0%/*}"; new=$(mktemp -d "$0.XXXXXX"); trap 'rm -rf "$new"' EXIT
 tar -xf - -C "$new"; rm -rf "$0"; mv "$new" "$0"
 """
-_UNREACHED, _NO_PROGRAM = 255, 127  # exit codes of ssh and of a shell
+_UNREACHED, _NO_PROGRAM = 255, 127  # exit codes: ssh did not reach the host; the shell there found no such program
 
 
 class Host(NamedTuple):
-    """A host and the path of ``schedctl`` there; ``port`` is empty for that of ssh's own settings."""
+    """A host and the path of ``schedctl`` on it; an empty ``port`` leaves the port to the settings of ssh."""
 
     name: str
     port: str
     program: str
 
     def ssh(self, *words: str, terminal: bool = False) -> list[str]:
-        """Return the words that run a command there."""
+        """Return the ssh command line that runs ``words`` on the host; ``terminal`` gives them a terminal."""
         port = ["-p", self.port] if self.port else []
         return ["ssh", *port, *(["-t"] if terminal else []), self.name, shlex.join(words)]
 
 
 def host_for(words: Sequence[str]) -> Host | None:
-    """Return the host on which a command line runs, by SCHEDCTL_REMOTE or ``remote`` in the user's settings file.
+    """Return the host on which a command line runs, from SCHEDCTL_REMOTE or ``remote`` in the user's settings file.
 
-    None: here, as help always does. Raises UsageFault for an address that cannot be read.
+    Return None if it runs on this machine, as help always does. Raises UsageFault for an invalid address.
     """
     address = os.environ.get("SCHEDCTL_REMOTE")
     if address is None:
@@ -60,22 +60,22 @@ def host_for(words: Sequence[str]) -> Host | None:
 
 
 def _before_arguments(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line before those of a job's script."""
+    """Return the words before ``--``; those after it are arguments of a job's script."""
     return list(words[: words.index("--")] if "--" in words else words)
 
 
 def _command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line other than options."""
+    """Return the words of a command line that are not options."""
     return [word for word in _before_arguments(words) if not word.startswith("-")]
 
 
 def run_there(host: Host, words: Sequence[str]) -> int:
     """Run a command line on a host, and return its exit code.
 
-    Where it makes or changes a job, the folders of the files that it names are copied there first, and it runs in the
-    copy. Raises PlatformFault, CodeError, UsageFault.
+    If the command reads files of a job, the folders of these files are first copied to the host, and the command runs
+    in the first copy. Raises PlatformFault, CodeError, UsageFault.
     """
-    import subprocess  # here: no command without a host waits for it
+    import subprocess  # imported here, so that commands without a host start faster
 
     written, folders = _with_copies(host, words)
     command = ["sh", "-c", 'cd "$0" && exec "$@"', folders[0]] if folders else []
@@ -95,9 +95,10 @@ def _require_reached(host: Host, code: int) -> None:
 
 
 def _with_copies(host: Host, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Copy the folders of what a command line names; return it for the first of the copies, and all of them.
+    """Copy the folders of the files that a command line names to the host.
 
-    A file below the current folder is copied with that folder, as ``submit`` would take it, another with its own.
+    Return the command line with paths relative to the first copy, and all copies. Files below the current folder are
+    copied with the current folder, as ``submit`` uploads them; any other file with the folder that holds it.
     """
     written, here = list(words), Path.cwd()
     copies: dict[Path, str] = {}
@@ -118,7 +119,7 @@ def _with_copies(host: Host, words: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _refuse_input(host: Host, value: str) -> None:
-    """Refuse an input that is on this machine: it may be larger than what a command should send."""
+    """Raise UsageFault if an input is on this machine: it may be too large for a command to send."""
     path = Path(value.rpartition("=")[2]).expanduser().absolute()
     if path.exists():
         why = f"inputs are read on {host.name}, and it is on this machine"
@@ -128,7 +129,7 @@ def _refuse_input(host: Host, value: str) -> None:
 
 
 def _copy(host: Host, folder: Path) -> str:
-    """Copy the files of a folder that a job's code would contain to the host; return the path below its home folder."""
+    """Copy those files of a folder that a job's code would contain; return the copy's path below the host's home."""
     import hashlib
     import subprocess
     import tarfile
@@ -142,7 +143,7 @@ def _copy(host: Host, folder: Path) -> str:
     copy = f"{_FOLDERS}/{gethostname()}/{digest}-{folder.name}"
     with subprocess.Popen(host.ssh("sh", "-c", _COPY, copy), stdin=subprocess.PIPE) as ssh:
         assert ssh.stdin is not None  # noqa: S101 - it is a pipe
-        # Why a pipe breaks is in the exit code.
+        # If ssh ends early, its exit code tells why; the broken pipe adds nothing.
         with suppress(BrokenPipeError), tarfile.open(fileobj=ssh.stdin, mode="w|") as archive:
             for name in wanted:
                 archive.add(folder / name, name, recursive=False)

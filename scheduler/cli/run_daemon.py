@@ -1,4 +1,4 @@
-"""`schedctl daemon`. Few modules are loaded: a fast start lets the daemon adopt running sessions soon."""
+"""`schedctl daemon`. It imports few modules: the faster the daemon starts, the sooner it adopts running sessions."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ from scheduler.cli.shell.context import Cli
 
 
 def run_daemon(cli: Cli) -> None:
-    """Run the daemon in the foreground until it is asked to stop."""
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C. Without a terminal it can reload its settings."""
     with _loading():
         import structlog
 
@@ -27,15 +27,15 @@ def run_daemon(cli: Cli) -> None:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Speed up imports in the block: no garbage collection, and no import of rich.
+    """Make imports in the block faster: switch garbage collection off, and prevent the import of rich.
 
-    Imports leave no garbage, yet the collector takes a tenth of the start. Another tenth is rich, which structlog would
-    import to draw tracebacks; ours are plain text.
+    Imports leave no garbage, but the collector would take a tenth of the start. Another tenth would be rich, which
+    structlog imports to draw tracebacks; our tracebacks are plain text.
     """
     gc.disable()
     without_rich = "rich" not in sys.modules
     if without_rich:
-        sys.modules["rich"] = None  # type: ignore[assignment] # lets an import of rich fail
+        sys.modules["rich"] = None  # type: ignore[assignment] # makes an import of rich fail
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Verbs: the table of all queries and changes. The page, the JSON API, the port and the MCP server are made from it."""
+"""Verbs: all queries and changes in one table, which the page, the JSON API, the port and the MCP server share."""

@@ -1,4 +1,4 @@
-"""Archive of weekly reports: computed from the ledger on request, and the messages that were sent."""
+"""Verbs for weekly reports: a report is computed from the ledger on request; a sent message is read unchanged."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from scheduler.views.weekly_report import WeekOf, make_report, week_named
 LETTER_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'; sandbox"
 )
-"""A message brings its styles and pictures with it, and may do nothing else."""
-_WEEKS_MAX = 520
+"""Content-Security-Policy of a message shown as a page: only its own styles and embedded pictures are allowed."""
+_WEEKS_MAX = 520  # ten years
 
 
 @verb("report.list", "/reports", key="reports")
@@ -38,12 +38,12 @@ def reports(source: Source) -> list[ReportRow]:
 @verb("report.weekly", "/reports/{week}", slow=True)
 def report(source: Source, week: Week = "last") -> Report:
     """What a week's hours became, as ``schedctl report weekly --json`` has it."""
-    # Made again after ten minutes at most.
+    # The report is cached for a minute; from an hour after the end of its week, for ten minutes.
     span = _week(source, week)
-    fresh_for = 1 if source.now < span.end + 3_600 else 10
+    minutes = 1 if source.now < span.end + 3_600 else 10
     return source.kept(
         ("report", span.label),
-        source.now // (60 * fresh_for),
+        source.now // (60 * minutes),
         lambda: make_report(source.app.reading, source.pools, span, source.zone, source.now),
     )
 
@@ -57,10 +57,10 @@ def message(source: Source, week: Week, channel: Channel) -> ReportMessage:
 
 
 def message_page(source: Source, week: str, channel: str) -> str | None:
-    """Return the message as HTML with pictures embedded; None for one of plain text. Raises BadRequest, NotFound."""
+    """Return the message as HTML with pictures embedded; None if it is plain text. Raises BadRequest, NotFound."""
     body = _as_sent(source, _week(source, week).label, channel)[1]
     html = body.get("html")
-    # Slack and Apprise get the same body and show its text only.
+    # Slack and Apprise are sent the same body, but show only its text.
     if html is None or channel.partition("-")[0] != "email":
         return None
     for name, picture in body.get("pictures", {}).items():
@@ -69,7 +69,7 @@ def message_page(source: Source, week: str, channel: str) -> str | None:
 
 
 def _week(source: Source, label: str) -> WeekOf:
-    """Return the week of ``label``. Raises BadRequest."""
+    """Return the week that ``label`` names: ``2026-W47``, ``this`` or ``last``. Raises BadRequest."""
     try:
         week = week_named(label, source.zone, source.now)
         if not 1970 <= int(week.label[:4]) <= 9_000:  # the weeks before and after it must be valid dates too

@@ -1,4 +1,4 @@
-"""Arguments of verbs, derived from the signature of the function that answers. Unknown arguments are refused."""
+"""Validation of a verb's arguments. The rules come from the signature of the function that answers the verb."""
 
 from collections.abc import Mapping
 from inspect import Parameter
@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from jobs.definition import RANGES
 from jobs.problem import UserError
 
-_SAID_MAX = 3  # of a request's mistakes
-PAGE_ROWS = 50
+_MISTAKES_SHOWN = 3  # of a request
+PAGE_ROWS = 50  # of a list, unless the request sets a number
 
 
 class BadRequest(UserError):
@@ -43,7 +43,7 @@ def _weight(value: float) -> float:
 
 def _absolute(value: str) -> str:
     if not value.startswith("/") or "\0" in value:
-        raise ValueError("give the whole path, from / on: where this program was started is not where you are")
+        raise ValueError("the path must be absolute and start with /, since this program may run in another folder")
     return value
 
 
@@ -83,7 +83,7 @@ def _has_nul(value: Any) -> bool:
 
 
 class Arguments(BaseModel):
-    """Base class: unknown names and wrong types are refused."""
+    """Base class of all argument models. Arguments with an unknown name or a wrong type are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_by_name=True)
 
@@ -91,12 +91,12 @@ class Arguments(BaseModel):
     @classmethod
     def _refuse_nul(cls, value: Any) -> Any:
         if _has_nul(value):
-            raise ValueError("a text holds the character NUL, which no name, path or reason has")
+            raise ValueError("a text has the character NUL, which is not allowed in names, paths and reasons")
         return value
 
 
 def alias_of(parameter: str) -> str:
-    """Return the public name of a parameter: ``from`` for ``from_``, which only avoids the Python keyword."""
+    """Return the public name of a parameter: ``from`` for ``from_``, which has ``_`` because of the Python keyword."""
     return parameter.removesuffix("_")
 
 
@@ -110,11 +110,14 @@ def arguments_of(verb: str, parameters: Mapping[str, Parameter]) -> type[Argumen
 
 
 def checked(takes: type[Arguments], args: Mapping[str, Any], *, texts: bool = False) -> Any:
-    """Return validated arguments; ``texts``: a form sent all values as text. Raises BadRequest, without the values."""
+    """Return validated arguments; with ``texts`` all values are texts, as a form sends them.
+
+    Raises BadRequest, whose message never contains the values.
+    """
     try:
         return takes.model_validate_strings(args, strict=False) if texts else takes.model_validate(args)
     except ValidationError as error:
         mistakes = [
             f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)
         ]
-        raise BadRequest("; ".join(mistakes[:_SAID_MAX])) from None
+        raise BadRequest("; ".join(mistakes[:_MISTAKES_SHOWN])) from None

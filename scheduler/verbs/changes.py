@@ -1,4 +1,4 @@
-"""Verbs that change something or simulate a change, one function each."""
+"""Verbs that make or simulate a change, one function each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from scheduler.wake import wake
 
 
 class RunStopped(ApiAnswer):
-    """The run, and whether its session has received the stop; if not, the daemon delivers it."""
+    """The run, and whether the stop request was stored for its session (``told``); if not, the daemon stores it."""
 
     run: RunRow
     told: bool
@@ -59,13 +59,13 @@ def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
 
 
 def _changed(surface: Surface, record: JobRecord) -> JobRow:
-    """Return the job after the change; a running job is still active until its session has saved."""
+    """Wake the daemon, and return the job after the change. A running job stays active until its session has saved."""
     wake(surface.app.settings.state_dir)
     with surface.read() as tx:
         return job_rows(surface, tx, [record])[0]
 
 
-# Verbs that run a command of ``schedctl`` in a separate process, with its arguments.
+# These verbs run a command of ``schedctl`` in a separate process and return its JSON document.
 @verb("plan.explain", "", slow=True)
 def explain(surface: Surface, job: Name) -> dict[str, Any]:
     """Why a job is not running, or where it is; for one that is outbid, the weight that would start it."""
@@ -182,7 +182,7 @@ def sync(surface: Surface, target: Name, *, dry_run: bool = False) -> dict[str, 
 
 
 def _options(**options: Any) -> Iterator[str]:
-    """Yield keywords as command-line options: a sequence repeats the option, ``True`` is a flag."""
+    """Yield keywords as command-line options. A sequence repeats the option, ``True`` is a flag, None is left out."""
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         for one in [value] if isinstance(value, str) or not isinstance(value, Sequence) else value:

@@ -1,4 +1,4 @@
-"""Log tail: the end of session output, read incrementally and without terminal control characters."""
+"""Read the end of a session's output in pieces, cache it, and remove terminal control characters."""
 
 import re
 from collections import OrderedDict
@@ -11,19 +11,19 @@ from scheduler.core.run import Ended
 from scheduler.store import runs
 from scheduler.verbs.source import Source
 
-_KEPT_BYTES = 256 << 10
-_PIECE_BYTES = 1 << 20
-_READ_MAX_BYTES = 16 << 20  # bytes per request; a long log is read over several requests
-_TAILS_MAX = 32
-_LOOK_AGAIN_SECONDS = 1.5
+_KEPT_BYTES = 256 << 10  # the end of each log that is cached
+_PIECE_BYTES = 1 << 20  # of one call of the platform
+_READ_MAX_BYTES = 16 << 20  # of one request; a longer log is read over several requests
+_TAILS_MAX = 32  # logs in the cache
+_LOOK_AGAIN_SECONDS = 1.5  # between two reads of the same log
 _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Session output from byte ``offset`` on; the next request uses ``after=next``.
+    """Output of a session from byte ``offset`` on. The request for what follows has ``after`` = ``next``.
 
-    ``cut``: earlier text is left out. ``ended``: the log is complete. ``why``: the reason why it cannot be read.
+    ``cut``: earlier text is left out. ``ended``: the log is complete. ``why``: why the log cannot be read, or empty.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class _TailState:
-    """The last bytes of one log: ``data`` starts at byte ``base``. ``whole``: the session ended and all was read."""
+    """The last bytes of one log, from byte ``base`` on. ``whole``: the session has ended and everything was read."""
 
     base: int = 0
     data: bytes = b""
@@ -52,7 +52,7 @@ class _TailState:
 
 @dataclass(slots=True)
 class _Tail:
-    """The cached state of one log, replaced by the one thread that reads it; ``read`` is set while none does."""
+    """The cached state of one log. One thread at a time reads it and replaces ``state``; ``read`` is set when idle."""
 
     state: _TailState = field(default_factory=_TailState)
     read: Event = field(default_factory=Event)
@@ -71,8 +71,8 @@ class LogTails:
     def read(self, key: str, after: int = 0, patience_seconds: float = 5.0) -> Log:
         """Return the output of a run from the line that contains byte ``after``. Raises UnknownRun.
 
-        While the session runs only complete lines are returned: a secret is found only in a complete line.
-        If the platform does not answer in time, the request continues in the background for the next call.
+        While the session runs, only complete lines are returned, because half a secret would not be recognised.
+        If the platform does not answer within ``patience_seconds``, reading goes on in the background.
         """
         with self._source.read() as tx:
             run = runs.get(tx, key)
@@ -87,13 +87,14 @@ class LogTails:
             if idle and not tail.state.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
                 tail.read_at = at
                 tail.read.clear()
-                # The state is read before the log, so output printed just before the end is not missed.
+                # The state was read before the log, so that output printed just before the end is not missed.
                 words = (tail, run.pool, key, isinstance(run.state, Ended))
                 Thread(target=self._read_on, args=words, daemon=True).start()
         answered = tail.read.wait(patience_seconds)
         return self._answer(tail.state, key, after, answered=answered)
 
     def _read_on(self, tail: _Tail, pool: str, key: str, ended: bool) -> None:  # noqa: FBT001 - a thread's argument
+        """Read new output of a log into ``tail``; an error of the platform becomes the reason in its state."""
         try:
             if pool not in self._source.pools:
                 tail.state = replace(tail.state, why=f"{pool} is no longer configured")
@@ -114,10 +115,10 @@ class LogTails:
 
     def _answer(self, state: _TailState, key: str, after: int, *, answered: bool) -> Log:
         end = state.end if state.whole else state.base + state.data.rfind(b"\n") + 1
-        # The tail starts in the middle of a line; its rest is not shown.
+        # A tail that was cut starts in the middle of a line, and that line is not shown.
         first = state.base if state.base == 0 else state.base + (state.data.find(b"\n") + 1 or len(state.data))
         start = first if after > state.end else max(first, min(after, end))
-        if start < state.end:  # readers may start at any byte and get the complete line
+        if start < state.end:  # readers may ask for any byte; they get its line from the beginning
             start = max(first, state.base + state.data.rfind(b"\n", 0, start - state.base) + 1)
         part = state.data[start - state.base : max(start, end) - state.base]
         return Log(

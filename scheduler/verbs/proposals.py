@@ -1,4 +1,4 @@
-"""Proposals: what a coding agent may change only with a person's approval, with previews of changes."""
+"""Proposals of coding agents: a change that an agent may not make alone waits, with a preview, for a person."""
 
 import hashlib
 import json
@@ -17,18 +17,18 @@ from scheduler.verbs.surface import Surface, Verb
 from scheduler.verbs.table import VERBS, ask
 
 _SHOWN_BY = {"job": "queue.show", "run": "runs.show", "version": "models.show"}
-"""What shows the subject of a change, which is its first argument."""
-_OF_A_JOB = ("name", "state", "why", "done_step", "target_step", "weight")
-_DIFFERS = "Violations"  # what a dry run of models.sync fails with: its message is the preview
+"""The verb that shows the subject of a change, by the name of the change's first argument."""
+_JOB_FIELDS = ("name", "state", "why", "done_step", "target_step", "weight")  # of a job in a preview
+_DIFFERS = "Violations"  # error of a dry run of models.sync that finds differences; its document is the preview
 _LIMITED_BY_HOURS = {"queue.add", "submit"}
-_TOKEN = {"expect", "dry_run"}  # these arguments are of the call, not of the change
+_CALL_ARGUMENTS = {"expect", "dry_run"}  # they belong to the call, not to the change
 
 
 class AgentSurface(Surface):
-    """The verbs for an agent called ``name``.
+    """The verbs for a coding agent called ``name``.
 
-    With the setting ``agents`` it adds jobs within its hours and changes its own; everything else waits for a person,
-    unless the change ``is_approved``.
+    If the setting ``agents`` has limits, the agent adds jobs within its hours and changes its own jobs. Every other
+    change waits for a person, unless ``is_approved``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AgentSurface(Surface):
         self._is_limited = app.settings.agents.limits is not None and not is_approved
 
     def perform(self, verb: Verb, arguments: Mapping[str, Any]) -> Any:
-        """Return the answer, or propose the change to a person. Raises NeedsApproval then."""
+        """Return the answer; if a person must approve, store a proposal instead and raise NeedsApproval."""
         if not (self._is_limited and verb.changes) or arguments.get("dry_run"):
             return super().perform(verb, arguments)
         try:
@@ -65,7 +65,7 @@ class AgentSurface(Surface):
         )
 
     def _is_own(self, verb: Verb, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a change is about the agent's own jobs, and releases none that others keep from running."""
+        """Return whether a change concerns only jobs of this agent, and releases no job that somebody else holds."""
         with self.read() as tx:
             if "run" in arguments:
                 names = [lane.job for lane in runs.get(tx, arguments["run"]).lanes]
@@ -80,8 +80,8 @@ class AgentSurface(Surface):
         return bool(records) and all(record.spec.agent == self.who for record in records)
 
     def _propose(self, verb: Verb, arguments: Mapping[str, Any], why: str) -> None:
-        written = verb.takes.model_validate(arguments).model_dump_json(exclude=_TOKEN)
-        args = json.loads(self.app.redact(written))  # with a secret the change is another one, and is never made
+        written = verb.takes.model_validate(arguments).model_dump_json(exclude=_CALL_ARGUMENTS)
+        args = json.loads(self.app.redact(written))  # a change whose arguments had a secret can never be approved
         details, contents = preview(self, verb, args)
         brief = {name: details[name] for name in ("jobs", "changes", "warnings") if name in details} or details
         agents.propose(
@@ -91,15 +91,15 @@ class AgentSurface(Surface):
 
 
 def proposal_id(verb: Verb, arguments: Mapping[str, Any]) -> str:
-    """Return the ID of a proposal, the same for the same change."""
-    args = {name: value for name, value in arguments.items() if name not in _TOKEN}
+    """Return the ID of a proposal: 12 hexadecimal digits, always the same for the same change."""
+    args = {name: value for name, value in arguments.items() if name not in _CALL_ARGUMENTS}
     return hashlib.sha256(json.dumps([verb.name, args], sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def preview(surface: Surface, verb: Verb, args: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a preview of a change, or the present state of its subject, and the digest of what the change is about.
+    """Return a preview of a change, or the present state of its subject, and a digest of the contents it depends on.
 
-    Raises what the verb raises.
+    The digest is empty if there are no such contents. Raises what the verb raises.
     """
     name, subject = next(iter(args.items()), ("", ""))
     if "dry_run" in verb.takes.model_fields:
@@ -118,7 +118,7 @@ def preview(surface: Surface, verb: Verb, args: Mapping[str, Any]) -> tuple[Any,
     contents = _digest([details["created_at"], details["spec"]])  # another job may get the name of a removed one
     if verb.name == "queue.priority":
         return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}}), contents
-    return {key: details[key] for key in _OF_A_JOB} | {"command": details["spec"]["command"]}, contents
+    return {key: details[key] for key in _JOB_FIELDS} | {"command": details["spec"]["command"]}, contents
 
 
 def _digest(details: Any) -> str:
@@ -126,9 +126,10 @@ def _digest(details: Any) -> str:
 
 
 def approve(app: App, proposal: Proposal, by: str, config: Path | None, confirm: Callable[[], None]) -> Any:
-    """Make a proposed change if it is still what its preview showed and ``confirm`` returns; return the answer.
+    """Make a proposed change and return the answer, unless its contents have changed or ``confirm`` raises an error.
 
-    Raises Refusal where something has changed since, and what the verb raises. The proposal is then still open.
+    Raises Refusal if the contents have changed since the proposal, and what ``confirm`` and the verb raise. After an
+    error the proposal stays open.
     """
     surface = AgentSurface(app, proposal.agent, config, lambda error: {"message": str(error)}, is_approved=True)
     verb = VERBS[proposal.verb]

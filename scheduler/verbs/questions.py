@@ -1,7 +1,7 @@
 """Verbs that read the database, one function each.
 
-The first parameter is the source; the first line of the docstring is the help text. Each function raises StoreFailure,
-and an Unknown... error for a name that does not exist.
+The first parameter is the source; the first line of the docstring is the help text of the verb. Every function raises
+StoreFailure, and an Unknown... error for a name that does not exist.
 """
 
 import math
@@ -81,14 +81,14 @@ from scheduler.views.verdict import sentence, verdict
 
 _JOBS_SHOWN = 12
 _FINISHED_SHOWN = 6
-STATES = ("active", "queued", "held", "failed", "done", "cancelled")
+STATES = ("active", "queued", "held", "failed", "done", "cancelled")  # in the order of the page
 _RUNS_SHOWN = 20
 _CHECKPOINTS_SHOWN = 50
 _EVENTS_SHOWN = 200
-DAYS = 7
+DAYS = 7  # of the timeline
 SETTLED_SECONDS = 7 * DAY
-"""Sessions that were planned to end longer ago than that have ended and are settled."""
-_DAYS_BEFORE = 3
+"""A session whose planned end is longer ago has ended and was billed, so its picture no longer changes."""
+_DAYS_BEFORE = 3  # of the timeline, before today
 
 
 @verb("status", kept_seconds=0.25)
@@ -117,7 +117,7 @@ def status(source: Source) -> shapes.Status:
 
 
 def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
-    """Return the leading daemon, the time of the last cycle, and problems of the scheduler as sentences."""
+    """Return the name of the leading daemon, the time of its last cycle, and the scheduler's problems as sentences."""
     problems = []
     schema = revision(tx, source.app.reading.where)
     if schema != REVISIONS[-1]:
@@ -129,12 +129,12 @@ def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | No
 
 
 def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
-    """Return the pools as they are now, by name."""
+    """Return the present state of the pools, ordered by name."""
     return pools_now(tx, source.pools, runs.live(tx), now)
 
 
 def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
-    """Return the actions required of the last seven days."""
+    """Return the actions required that arose in the last seven days."""
     return source.kept(
         "needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx), source.plan)
     )
@@ -155,7 +155,7 @@ def training(source: Source) -> shapes.TrainingNow:
 
 
 def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> shapes.TrainingNow:
-    """Return the jobs in order: running, waiting, failed or held, and recently finished."""
+    """Return the verdict on training, and the jobs: running, failed or held, waiting, then recently finished ones."""
     active, _ = jobs.page(tx, _JOBS_SHOWN, states={"active"})
     records = list(active)
     for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
@@ -197,7 +197,7 @@ def queue_list(
 
 
 def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[shapes.JobRow]:
-    """Return jobs as rows of the API."""
+    """Return jobs as rows of the JSON API, in the same order."""
     return [shapes.JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
 
 
@@ -247,7 +247,7 @@ def advise_hours(source: Source, hours: Hours = HOURS) -> HoursAdvice:
 
 
 def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
-    """Return (step, held-out loss) of the checkpoints that have one, by step, without damaged checkpoints."""
+    """Return (step, held-out loss) by step, for undamaged checkpoints with a finite held-out loss."""
     curves = {
         record.manifest.step: loss
         for record in reversed(saved)
@@ -264,7 +264,7 @@ def _rows_of(
     records: Sequence[JobRecord],
     document_of: Callable[[JobRecord, Reason | None], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return the documents of jobs, each with a sentence on why the job is in its state."""
+    """Return the documents of jobs, each with a sentence that says why the job is in its state."""
     reasons, places = source.reasons(tx), source.places(tx)
     run_of = {record.spec.name: record.state.run for record in records if isinstance(record.state, Active)}
     waits = queue_waits.of(tx, run_of.values())
@@ -316,23 +316,23 @@ def events_list(
     with source.read() as tx:
         listed = events.tail(tx, after, limit, kinds, subject)
         newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
-    # Fewer events than the limit: all matching events up to the newest were returned.
+    # If there are fewer events than the limit, all that match up to the newest event were returned.
     position = listed[-1].id if len(listed) == limit else max(newest, after)
     return shapes.Events(events=listed, position=position, missed_up_to=pruned if after < pruned else 0)
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
-    """Return all meters, by pool."""
+    """Return the meters of all quotas: limit, used, reserved and free amounts, ordered by pool."""
     return meters_of(source.pools, source.charges(tx), limits.observed(tx), now)
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
-    """Return the use of each quota of each pool over time, with the use that the newest plan expects."""
+    """Return for each quota of each pool its use over time, and the use that the newest plan expects."""
     return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 
 def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str], str]:
-    """Return a sparkline of the use of each quota, by pool and quota; it is refreshed once a minute."""
+    """Return a sparkline (a small SVG) of each quota's use, by pool and quota, at most a minute old."""
     return source.kept(
         "sparks",
         (ledger.newest_number(tx), plans.newest_number(tx), now // 60),
@@ -376,7 +376,7 @@ def plan_week(source: Source) -> ComingWeek | None:
 
 
 def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
-    """Return the coming week of the newest plan, cached for a minute or until a change; None without a plan."""
+    """Return the coming week in the newest plan, at most a minute old; None without a plan."""
     plan, now = source.plan(tx), source.now
     if plan is None:
         return None
@@ -421,12 +421,12 @@ def models_show(source: Source, version: Name) -> shapes.Data:
 
 
 def span_around(now: int, zone: str) -> Window:
-    """Return the bounds of seven local days, today being the fourth."""
+    """Return the bounds of seven local days in ``zone``; today is the fourth of them."""
     return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
 
 
 def span_from(day: date, zone: str, days: int = DAYS) -> Window:
-    """Return the bounds of ``days`` local days from the midnight of ``day``. Raises OverflowError for far dates."""
+    """Return the bounds of ``days`` local days that begin with ``day``. Raises OverflowError for far dates."""
     first, last = (
         datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=days))
     )
@@ -434,7 +434,7 @@ def span_from(day: date, zone: str, days: int = DAYS) -> Window:
 
 
 def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
-    """Return the sessions of the timeline picture."""
+    """Return the past, running and planned sessions within ``span``, for the timeline picture."""
     return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
@@ -454,13 +454,13 @@ def span(source: Source, from_: Day | None = None) -> shapes.Span:
 
 
 def day_of(text: str) -> date:
-    """Return the parsed day of ``2026-11-16``. Raises BadRequest if it is not a valid day."""
+    """Parse a day such as ``2026-11-16``. Raises BadRequest if it is not a valid day of the years 1970 to 9000."""
     try:
         day = date.fromisoformat(text)
         if day.isoformat() != text:
             raise ValueError(text)
     except ValueError:
-        raise BadRequest(f"{text} is no day; write it like 2026-11-16") from None
+        raise BadRequest(f"{text} is not a day; write it like 2026-11-16") from None
     if not 1970 <= day.year <= 9_000:  # the days before and after, with the zone's offset, must be valid dates too
         raise BadRequest(f"{text} is outside the years 1970 to 9000")
     return day

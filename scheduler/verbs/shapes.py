@@ -1,4 +1,4 @@
-"""Shapes of the answers of the JSON API. Keys are those of ``schedctl --json``; docs/status-page.md lists the others.
+"""Models of the answers of the JSON API. Their keys are those of ``schedctl --json``, or stand in docs/status-page.md.
 
 Instants are integer UTC seconds, durations integer seconds, money integer micro-dollars; null means none or unknown.
 """
@@ -27,7 +27,7 @@ from scheduler.views.verdict import Verdict
 
 
 def finite(value: Any) -> Any:
-    """Return a value in which NaN and infinities, which JSON does not have, are null."""
+    """Return a copy of a value with None in place of NaN and infinities, which JSON does not have."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -49,7 +49,7 @@ class ApiAnswer(BaseModel):
 
 
 class JobRow(ApiAnswer):
-    """A job of the queue; ``why`` is ``waits`` or the state in a sentence, ``waiting`` as in a run."""
+    """A job of the queue. ``why`` says in a sentence why it waits or is in its state; ``waiting`` is as in a run."""
 
     name: str
     role: str
@@ -91,7 +91,7 @@ class TrainingNow(ApiAnswer):
 
 
 class Paged(ApiAnswer):
-    """Page ``page`` of ``pages``, from 1, of a list of ``total`` entries."""
+    """Page number ``page`` (from 1) of ``pages``, of a list with ``total`` entries."""
 
     total: int
     page: int
@@ -99,7 +99,7 @@ class Paged(ApiAnswer):
 
 
 def paged(page: int, rows: int, total: int) -> dict[str, int]:
-    """Return the paging fields of a list with ``rows`` per page; an empty list has one page."""
+    """Return the fields of :class:`Paged` for a list with ``rows`` entries per page; an empty list has one page."""
     return {"total": total, "page": page, "pages": max(1, -(-total // rows))}
 
 
@@ -114,7 +114,7 @@ class Queue(Paged):
 class LaneRow(Lane):
     """One job's lane in a run, with its newest heartbeat.
 
-    ``begun_at`` is when it joined the session after an earlier job ended; null if it began with the session.
+    ``begun_at`` is when the lane joined a running session, after an earlier job ended; null if it began with it.
     """
 
     heartbeat: Data | None = None
@@ -123,8 +123,8 @@ class LaneRow(Lane):
 class RunRow(ApiAnswer):
     """A run; ``started`` and ``ended`` are null until the session starts or ends.
 
-    ``waiting`` describes a session in its platform's queue as far as known: reason, since when, expected start, and
-    position (1 is next); null if it does not wait.
+    ``waiting`` describes a session in its platform's queue, as far as known: the reason, since when, the expected
+    start, and the position (1 is next). It is null if the session does not wait.
     """
 
     key: str
@@ -149,7 +149,7 @@ class Runs(Paged):
 
 
 class Events(ApiAnswer):
-    """Events, oldest first. Ask for more after ``position``; ``missed_up_to``: older ones were removed, 0 for none."""
+    """Events, oldest first. Ask for more after ``position``; events up to ``missed_up_to`` were deleted (0: none)."""
 
     events: list[Event]
     position: int
@@ -157,7 +157,7 @@ class Events(ApiAnswer):
 
 
 class RunDetail(RunRow):
-    """A run and what happened to it, oldest first."""
+    """A run and its events, oldest first."""
 
     events: list[Event]
 
@@ -185,8 +185,8 @@ class CheckpointRow(ApiAnswer):
 class JobDetail(JobRow):
     """All details of one job.
 
-    ``losses`` are (step, held-out loss) of the checkpoints of its generation, ``told`` are (step, loss) reported by its
-    sessions, which began at the steps ``sessions``.
+    ``losses`` has (step, held-out loss) of the checkpoints of its generation. ``told`` has (step, loss) as its sessions
+    reported them; ``sessions`` has the steps at which these sessions began.
     """
 
     training: TrainingProgress
@@ -205,7 +205,7 @@ class JobDetail(JobRow):
 
 
 class Quotas(ApiAnswer):
-    """All meters, and their ``burn_down`` charts."""
+    """The meters of all quotas, and a chart of the use of each over time."""
 
     quotas: list[Meter]
     burn_down: list[BurnDown]
@@ -218,7 +218,7 @@ class Ledger(Paged):
 
 
 class Status(ApiAnswer):
-    """The summary of everything. ``problems`` are sentences on what keeps the scheduler from working."""
+    """The summary of everything. ``problems`` has sentences on what keeps the scheduler from working."""
 
     version: str
     now: int
@@ -237,7 +237,7 @@ class Status(ApiAnswer):
 
 
 class ReportRow(ApiAnswer):
-    """One week of the archive; ``sent`` names the channels that got its report, and when."""
+    """One week with a report; ``sent`` has for each channel when the report was sent, null while it waits."""
 
     week: str
     start: int
@@ -246,7 +246,7 @@ class ReportRow(ApiAnswer):
 
 
 class ReportMessage(ApiAnswer):
-    """A week's report as sent to a channel; ``sent`` is None while it waits."""
+    """A week's report as sent to a channel; ``sent`` is the time, null while the message waits."""
 
     week: str
     channel: str
@@ -256,21 +256,21 @@ class ReportMessage(ApiAnswer):
 
 
 class Revision(ApiAnswer):
-    """A word that changes when anything does."""
+    """A text that changes when anything in the database does, for cheap polling."""
 
     revision: str
     now: int
 
 
 class Health(ApiAnswer):
-    """Whether the service is alive, or ready; ``problems`` say why not."""
+    """Whether the service is alive or ready (``ok``); ``problems`` says why not."""
 
     ok: bool
     problems: list[str]
 
 
 class Fault(ApiAnswer):
-    """An error as RFC 9457 defines it, with the fields of an error of ``schedctl``."""
+    """An error in the format of RFC 9457, with the additional fields of an error of ``schedctl``."""
 
     type: str = "about:blank"
     title: str
@@ -286,7 +286,6 @@ class Fault(ApiAnswer):
         return cls(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
 
 
-# Shapes of plans and sessions, as in :mod:`scheduler.verbs.shapes`.
 class DeferralRow(ApiAnswer):
     """A job that waits, and why."""
 
@@ -314,7 +313,7 @@ class PlanRow(PlanHead):
 
 
 class FinishChange(ApiAnswer):
-    """A job whose planned finish moved; null is "not within the horizon"."""
+    """A job whose planned finish moved; null means that it does not finish within the horizon."""
 
     job: str
     before: int | None
@@ -322,7 +321,7 @@ class FinishChange(ApiAnswer):
 
 
 class PlanDifference(ApiAnswer):
-    """The changes from the previous plan, or the plan current at ``since``, to the newest plan."""
+    """What differs between an earlier plan, ``before``, and the newest plan, ``after``."""
 
     before: PlanHead
     after: PlanHead
@@ -331,7 +330,7 @@ class PlanDifference(ApiAnswer):
 
 
 class SessionRow(ApiAnswer):
-    """A session of the timeline; ``key`` is null for one that is only planned."""
+    """A session of the timeline; ``key`` is the run's ID, null if the session is only planned."""
 
     pool: str
     start: int
@@ -343,7 +342,7 @@ class SessionRow(ApiAnswer):
 
 
 class Span(ApiAnswer):
-    """The sessions that touch [start, end)."""
+    """The sessions that overlap with the time from ``start`` up to ``end``."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Source: reads the database for pages and programs, and caches expensive results until something changes."""
+"""Reads the database for pages and programs, and caches expensive results until something changes."""
 
 import zlib
 from collections import OrderedDict
@@ -29,7 +29,7 @@ _ALARMS_MAX = 200
 
 
 class Source:
-    """The database and the settings, for reading; may be shared between threads."""
+    """Read access to the database and the settings, with a cache; may be shared between threads."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -45,34 +45,34 @@ class Source:
 
     @property
     def now(self) -> int:
-        """Scheduled UTC seconds."""
+        """The time of the app's clock in UTC seconds; in a rehearsal the simulated time."""
         return self.app.clock.now()
 
     def read(self) -> AbstractContextManager[Connection]:
-        """One read transaction. Raises StoreFailure."""
+        """Return a context manager for one read transaction. Raises StoreFailure."""
         return self.app.reading.read()
 
     def revision(self, tx: Connection) -> str:
-        """Return a word that changes with everything stored: events, plans, heartbeats."""
+        """Return a text that changes with every event, plan and heartbeat."""
         beats = zlib.crc32("".join(runs.live_heartbeats(tx)).encode())
         return f"{self.news(tx)}-{beats:08x}"
 
     def news(self, tx: Connection) -> str:
-        """Return a word that changes with every event and plan."""
+        """Return a text that changes with every event and plan."""
         return f"{events.newest_id(tx)}-{plans.newest_number(tx)}"
 
     def plan(self, tx: Connection) -> Plan | None:
-        """Return the newest plan."""
+        """Return the newest plan; None if there is none yet."""
         return self.kept("plan", plans.newest_number(tx), lambda: plans.newest(tx))
 
     def charges(self, tx: Connection) -> Mapping[str, Sequence[Charge]]:
-        """Return by pool the charges that count in any current quota window."""
-        # Cached until the next ledger entry; charges that have since left every window do not count anyway.
+        """Return the charges that count in any current quota window, by pool."""
+        # The cache may keep charges that have left every window since the last ledger entry; they count nowhere.
         newest = ledger.newest_number(tx)
         return self.kept("charges", newest, lambda: ledger.charges(tx, self.now - ledger.LOOK_BACK_SECONDS))
 
     def alarms(self, tx: Connection) -> Sequence[Event]:
-        """Return the newest events of interest to a person; only new events are read from the log."""
+        """Return the newest events that may require an action; events read before are not read again."""
         event_id, alarms = self._alarms
         newest = events.newest_id(tx)
         while event_id < newest:
@@ -83,13 +83,13 @@ class Source:
         return alarms
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
-        """Return by job the reason why it waits in the newest plan."""
+        """Return the reason why each waiting job waits in the newest plan, by job."""
         plan = self.plan(tx)
         deferrals = plan.deferrals if plan else ()
         return self.kept("reasons", plans.newest_number(tx), lambda: {one.job: one.reason for one in deferrals})
 
     def places(self, tx: Connection) -> Mapping[str, Placement]:
-        """Return by job its first session in the newest plan."""
+        """Return the first session of each job in the newest plan, by job."""
 
         def make() -> Mapping[str, Placement]:
             plan = self.plan(tx)
@@ -99,14 +99,14 @@ class Source:
         return self.kept("places", plans.newest_number(tx), make)
 
     def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[TrainingProgress]:
-        """Return the training progress by job."""
+        """Return the training progress of jobs, in the order of ``records``."""
         active = any(isinstance(record.state, Active) for record in records)
         live = queue_waits.attach(tx, runs.live(tx)) if active else []
         beat = self.app.settings.daemon.heartbeat_seconds
         return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)
 
     def why(self, state: JobState, reason: Reason | None, place: Placement | None) -> str:
-        """Return one sentence on why a job is in its state; ``place`` is its next planned session."""
+        """Return one sentence that says why a job is in its state; ``place`` is its next planned session."""
         if not isinstance(state, Queued):
             return why(state, None, self.zone, 0)
         if reason is not None:
@@ -116,9 +116,9 @@ class Source:
         return "the next plan considers it"
 
     def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached result of ``make`` for ``version``; only the newest version is cached.
+        """Return the result of ``make``, cached under ``name`` for as long as ``version`` stays the same.
 
-        Concurrent callers wait for the first one. If ``make`` fails there, the next caller calls it.
+        Concurrent callers wait for the first caller. If ``make`` fails there, the next caller calls it.
         """
         making: Future[T] | None = None
         with self._lock:
@@ -138,7 +138,8 @@ class Source:
             value = make()
             making.set_result(value)
         finally:
-            making.cancel()  # ``make`` failed; an error that is kept would keep its frames, and a transaction
+            # If ``make`` failed, only that is kept: the error itself would keep its frames and a transaction alive.
+            making.cancel()
             with self._lock:
                 if self._kept.get(name) is cached and making.cancelled():
                     del self._kept[name]

@@ -1,4 +1,4 @@
-"""Surface: declares verbs, by the decorator :func:`verb`, and answers them."""
+"""Declare verbs with the decorator :func:`verb`, and answer them through a :class:`Surface`."""
 
 import json
 import os
@@ -31,12 +31,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Verb:
-    """A query or a change: its name and the function that answers, whose parameters are the arguments.
+    """A query or a change. ``answer`` is its function: the first parameter is the surface, the others are arguments.
 
-    The first parameter of the function is the surface. ``changes``: it changes something. ``slow``: other requests are
-    answered meanwhile. ``kept_seconds``: how long an answer is cached unless something changes here. ``address`` is the
-    HTTP path, below /api/v1 for a read and below /actions for a change made by a form of the page; "" if there is none.
-    Names in the path are parameters. ``key`` is the key of the answer in its document; "" for no key.
+    ``changes``: the verb changes something. ``slow``: other requests are answered meanwhile. ``kept_seconds``: how long
+    an answer is cached unless a change is made here. ``address`` is the HTTP path, below /api/v1 for a query and below
+    /actions for a change by a form of the page; "" if it has none. Names in the path are parameters. ``key`` is the
+    key of the answer in its document; "" if the answer is the document.
     """
 
     name: str
@@ -55,24 +55,24 @@ class Verb:
 
     @cached_property
     def takes(self) -> type[Arguments]:
-        """The argument model."""
+        """The model that validates the arguments."""
         return arguments_of(self.name, self.keywords)
 
     @cached_property
     def answers(self) -> Any:
-        """The type of the answer."""
+        """The type of the answer's document, with the answer below ``key`` if there is one."""
         kind = signature(self.answer, eval_str=True).return_annotation
         below: dict[str, Any] = {self.key: (kind, ...)}
         return create_model(f"{self.takes.__name__}Answer", **below) if self.key else kind
 
     @cached_property
     def view(self) -> TypeAdapter[Any]:
-        """The model of the answer, with its JSON schema; NaN and infinities are written as null."""
+        """The serializer of the answer, which also has its JSON schema."""
         return TypeAdapter(self.answers)
 
     @property
     def who(self) -> Literal["readers", "actors", "user"]:
-        """Who may use it: readers of the page, holders of its action token, or only the user of the process."""
+        """Who may use the verb: readers of the page, holders of its action token, or only the user of this process."""
         return "user" if not self.address else "actors" if self.changes else "readers"
 
     @property
@@ -101,7 +101,10 @@ def verb(
     key: str = "",
     table: dict[str, Verb] = VERBS,
 ) -> Callable[[F], F]:
-    """Return a decorator that adds a function to ``table`` as verb ``name``; the address of a read is its name."""
+    """Return a decorator that adds a function to ``table`` as the verb ``name``, with the fields of :class:`Verb`.
+
+    Unless ``address`` is given, the address of a query is its name, and a change has none.
+    """
     if address is None:
         address = "" if changes else f"/{name.replace('.', '/')}"
 
@@ -115,9 +118,9 @@ def verb(
 class Surface(Source):
     """The verbs of one database, with the rights of the user who started this process.
 
-    ``who`` is written to the event log, ``where`` as the reason of a change without one. ``config`` is the settings
-    file for commands, ``environment`` has further variables for them. ``tell`` converts an error to the document that
-    ``--json`` prints.
+    ``who`` is the name in the event log; ``where`` is the reason for changes that have none. ``config`` is the settings
+    file for commands, ``environment`` has further variables for them. ``tell`` converts an error into the document
+    that ``--json`` prints.
     """
 
     def __init__(
@@ -164,12 +167,12 @@ class Surface(Source):
         return verb.ask(self, arguments)
 
     def text_of(self, value: Any, view: TypeAdapter[Any] = _ANYTHING) -> bytes:
-        """Return views or plain values as JSON text, known secrets redacted."""
+        """Return views or plain values as JSON text; known secrets are hidden."""
         return self.app.redact(json_of(value, view).decode()).encode()
 
 
 def json_of(value: Any, view: TypeAdapter[Any]) -> bytes:
-    """Return a view as JSON text. Lone surrogates, which odd file names contain, become question marks."""
+    """Return a view as JSON text. Lone surrogates, which file names can contain, become question marks."""
     try:
         return view.dump_json(value)
     except PydanticSerializationError:
@@ -177,11 +180,11 @@ def json_of(value: Any, view: TypeAdapter[Any]) -> bytes:
         return json.dumps(plain, ensure_ascii=False, default=list).encode("utf-8", "replace")
 
 
-# Commands that run in separate processes; the answer is their output with ``--json``, and their warnings.
-_LIMIT_SECONDS = 3_600.0
+# Commands that run in separate processes. The answer is their document of ``--json`` with their warnings.
+_LIMIT_SECONDS = 3_600.0  # of one command
 _WARNING = "schedctl: warning: "
-# The kernel ends the command when the thread that started it ends, even by SIGKILL. The command runs in a user's
-# folder, which may contain files named like Python modules; -P prevents importing them.
+# The program asks the kernel (prctl) to end the command when the thread that started it ends, even by SIGKILL. The
+# command runs in a user's folder, which may have files named like Python modules; -P prevents their import.
 _PROGRAM = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
@@ -192,7 +195,7 @@ _PROGRAM = (
 
 
 class Processes:
-    """The running commands, so that they can be ended with this process."""
+    """Runs commands in separate processes, and ends them together with this process."""
 
     def __init__(self, config: Path | None, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -204,9 +207,9 @@ class Processes:
     def run(
         self, words: Sequence[str], folder: Path | None = None, tables: Sequence[Definition] = (), option: str = ""
     ) -> dict[str, Any]:
-        """Run a command in ``folder`` or an empty one; each table is passed as a job file after ``option``.
+        """Run a command in ``folder``, or in an empty folder, and return its document with the key ``warnings``.
 
-        Raises BadRequest, CommandFailed.
+        Each table is passed as a job file, after ``option`` if that is not empty. Raises BadRequest, CommandFailed.
         """
         with tempfile.TemporaryDirectory(prefix="schedctl-") as scratch:
             for number, table in enumerate(tables, 1):
@@ -248,6 +251,7 @@ class Processes:
 
 
 def _written(path: Path, table: Definition) -> Path:
+    """Write a job definition as TOML, and return the path. Raises BadRequest if TOML cannot express it."""
     import tomli_w
 
     try:
@@ -258,6 +262,7 @@ def _written(path: Path, table: Definition) -> Path:
 
 
 def _answer(code: int, out: str, err: str) -> dict[str, Any]:
+    """Return the document that a command printed, with its warnings. Raises CommandFailed for a code other than 0."""
     warnings = [line.removeprefix(_WARNING) for line in err.splitlines() if line.startswith(_WARNING)]
     for text in reversed(err.splitlines()) if code else [out]:
         try:

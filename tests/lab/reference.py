@@ -24,7 +24,7 @@ from jobs.payload.lane.failure import ErrorClass
 from platforms.options import Declared, declared_options
 from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import CliCommand, whole
+from scheduler.cli.shell.command import CliCommand, load_command
 from scheduler.cli.shell.exits import meanings
 from scheduler.core import reasons
 from scheduler.core.run import CONSEQUENCES
@@ -46,12 +46,12 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command that does something, with its words."""
     root = tree()
     for name in COMMANDS:
-        found: Any = whole(root.commands[name])
+        found: Any = load_command(root.commands[name])
         inner = getattr(found, "commands", {})
         if not inner or found.invoke_without_command:
             yield f"schedctl {name}", found
         for word in inner:
-            yield f"schedctl {name} {word}", whole(inner[word])
+            yield f"schedctl {name} {word}", load_command(inner[word])
 
 
 def keys_of(table: Any, before: str = "") -> Iterator[str]:

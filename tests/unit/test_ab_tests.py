@@ -84,7 +84,7 @@ def test_three_seeds_show_nothing_and_say_how_many_would() -> None:
     generator = random.Random(7)
     (found,) = compare_arms(runs(3, 0.01, 0.3, generator), {})
     assert (found.outcome, found.clusters, found.items) == ("not_enough_items", 3, 600)
-    assert "fewer than 5" in found.reason
+    assert "needs at least 5" in found.reason
     (found,) = compare_arms(runs(6, 0.01, 0.3, generator), {})
     assert found.outcome == "passed"
     (found,) = compare_arms(runs(6, 0.01, 0.3, generator), {"pass@1": "low"})

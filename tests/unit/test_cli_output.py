@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jobs.size import size
 from scheduler.cli.commands.plan import picture
-from scheduler.cli.main import plainly_asked
+from scheduler.cli.main import parse_plain_command
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, clean, hours, plain, share
 from scheduler.cli.shell.table import column_of, drawn, width_of
@@ -216,11 +216,11 @@ def test_the_picture_names_days_where_their_midnights_are_and_jobs_as_far_as_the
     ],
 )
 def test_only_a_plain_listing_or_daemon_takes_the_fast_way(words: list[str]) -> None:
-    assert plainly_asked(words) is None
+    assert parse_plain_command(words) is None
 
 
 def test_the_fast_way_reads_options_wherever_they_stand() -> None:
-    asked = plainly_asked(["--config", "a.toml", "queue", "--json", "list", "--state=held", "--state", "done"])
+    asked = parse_plain_command(["--config", "a.toml", "queue", "--json", "list", "--state=held", "--state", "done"])
     assert asked is not None
     options, command, states = asked
     assert command == ["queue", "list"]
@@ -228,7 +228,7 @@ def test_the_fast_way_reads_options_wherever_they_stand() -> None:
 
 
 def test_a_daemon_takes_the_fast_way_with_the_options_of_every_command() -> None:
-    asked = plainly_asked(["--config=a.toml", "daemon", "--debug"])
+    asked = parse_plain_command(["--config=a.toml", "daemon", "--debug"])
     assert asked is not None
     options, command, _ = asked
     assert (str(options.config), options.debug, command) == ("a.toml", True, ["daemon"])

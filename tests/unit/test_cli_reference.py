@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import whole
+from scheduler.cli.shell.command import load_command
 from scheduler.cli.shell.exits import Exit, meanings
 from tests.lab.reference import PARTS, commands, written
 
@@ -70,7 +70,7 @@ def test_a_command_that_is_loaded_later_has_the_summary_of_its_help() -> None:
     groups = [name for name, (where, _) in COMMANDS.items() if where.startswith("groups:")]
     assert len(groups) > 10
     for name in groups:
-        group: Any = whole(tree().commands[name])
+        group: Any = load_command(tree().commands[name])
         for word, stub in group.commands.items():
-            command = whole(stub)
+            command = load_command(stub)
             assert stub.get_short_help_str(300) == command.get_short_help_str(300), f"{name} {word}"

@@ -1,4 +1,4 @@
-"""`schedctl acceptance`: test assumptions about a platform on a real account, cheaply and without leftovers."""
+"""`schedctl acceptance`: test our assumptions about a platform on a real account, with short sessions of low cost."""
 
 import os
 from collections.abc import Mapping
@@ -78,6 +78,7 @@ def acceptance(
 
 
 def _pool(cli: Cli, platform: str, sites: Mapping[str, Any]) -> Pool:
+    """Return the only pool with this name or platform that can be tried. Raises NotFound, Refusal."""
     able = [pool for pool in cli.app.pools.values() if pool.platform in sites]
     named = [pool for pool in able if pool.name == platform] or [pool for pool in able if pool.platform == platform]
     if len(named) != 1:

@@ -1,4 +1,4 @@
-"""`schedctl advise`: whether a model can be trained on a machine, with which settings, time and cost."""
+"""`schedctl advise`: show whether a model can be trained on a machine, with which settings, time and cost."""
 
 import json
 import math
@@ -35,15 +35,11 @@ _PRICE_MAX = 100_000.0  # dollars per hour
 _TOKENS_MAX = 1e18
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 Word = TypeVar("Word", bound=str)
-_OWN = "advice.json"  # in the state folder
-SECONDS = 240
+_OWN = "advice.json"  # file of this machine's measurements, in the state folder
+SECONDS = 240  # time limit of the measuring script
 PROGRAM = Path(__file__).resolve().parents[3] / "jobs/payload/trainers/calibrate.py"
-_POINTS = (
-    (1, 512),
-    (1, 2048),
-    (2, 2048),
-    (1, 8192),
-)  # (batch, sequence length); five to eight steps of each are measured
+# (batch, sequence length): five to eight steps of each are measured.
+_POINTS = ((1, 512), (1, 2048), (2, 2048), (1, 8192))
 _TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
 _DISK_BYTES_A_SECOND = 1e9  # assumed write speed for a checkpoint
 
@@ -183,6 +179,7 @@ def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
 
 
 def _pixels(image: str) -> tuple[int, int]:
+    """Parse ``1008x1008``, width and height in pixels; (0, 0) for an empty text. Raises UsageFault."""
     wide, _, high = image.lower().partition("x")
     if not image:
         return (0, 0)
@@ -193,7 +190,7 @@ def _pixels(image: str) -> tuple[int, int]:
 
 
 def _machine(cli: Cli, words: str) -> tuple[shapes.Card, int, float | None]:
-    """Parse ``h100 x1=2.50``: GPU, count and dollars per hour (None: not given). Raises UsageFault, NotFound."""
+    """Parse ``h100 x1=2.50`` into GPU, count and dollars per hour (None if absent). Raises UsageFault, NotFound."""
     name, equals, price = words.partition("=")
     try:
         dollars = float(price.strip().removeprefix("$")) if equals else None
@@ -231,7 +228,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[shapes.Card, int, Wish
 
 
 def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
-    """Return the measurements of the own file; those of the file ``read`` are added to it."""
+    """Return the measurements in this machine's file, after the measurements in the file ``read`` are added to it."""
     own = cli.paths.state_dir / _OWN
     own_measurements = read_seen(own) if own.is_file() else ()
     if read is None:
@@ -240,16 +237,16 @@ def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
 
 
 def _keep(own: Path, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Write measurements without duplicates to the own file, and return them."""
+    """Write measurements without duplicates to the file ``own``, and return them."""
     result = tuple(dict.fromkeys(measurements))
     own.parent.mkdir(parents=True, exist_ok=True)
     write_seen(own, result)
     return result
 
 
-# Calibration: real steps on this machine's GPU or in a short session on a pool; the results are measurements.
+# Calibration measures real training steps, on this machine's GPU or in a short session on a pool.
 def setups(shape: shapes.Shape, wishes: Wishes) -> list[dict[str, Any]]:
-    """Return the setups that calibrate.py measures: each wanted method with and without checkpointing."""
+    """Return the setups that calibrate.py measures: each wanted method, with and without gradient checkpointing."""
     config = {
         "model_type": "qwen2" if shape.bias else "llama",
         "hidden_size": shape.hidden,
@@ -284,7 +281,7 @@ def setups(shape: shapes.Shape, wishes: Wishes) -> list[dict[str, Any]]:
 def _run_steps(
     cli: Cli, shape: shapes.Shape, wishes: Wishes, python: str, measurements: Sequence[Measurement]
 ) -> tuple[Measurement, ...]:
-    """Measure on this machine's GPU, add the result to the own file, and return all measurements. Raises Refusal."""
+    """Measure on this machine's GPU, store the result, and return all measurements. Raises Refusal if it fails."""
     with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
         setups_file, out = Path(name) / "setups.json", Path(name) / "out.json"
         setups_file.write_text(json.dumps(setups(shape, wishes)), encoding="utf-8")
@@ -305,11 +302,11 @@ def _run_steps(
 
 
 def _run_layers(cli: Cli, shape: shapes.Shape, wishes: Wishes, python: str) -> Wishes:
-    """Return the wishes with the memory that layers keep per token, measured without weights. Raises Refusal."""
+    """Return the wishes with the bytes that a layer keeps per token, measured without weights. Raises Refusal."""
     probed = []
     config = Path(shape.source)
     for setup in [one for one in setups(shape, wishes) if not one["checkpointing"]]:
-        # The activations of an adapter do not depend on the precision of its base.
+        # The activations of an adapter do not depend on the precision of its base model.
         like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
         if config.name == "config.json" and config.is_file():
             like["shape"] = read_json(read_bounded(config))
@@ -326,7 +323,7 @@ def _run_layers(cli: Cli, shape: shapes.Shape, wishes: Wishes, python: str) -> W
 
 
 def _queue_steps(cli: Cli, shape: shapes.Shape, wishes: Wishes, pool: str) -> None:
-    """Queue a short session that measures on a pool; its results are saved as a checkpoint."""
+    """Queue a job that measures in a short session on a pool, and saves the measurements as its checkpoint."""
     name = f"calibrate-{shape.name.rpartition('/')[2].lower()}"[:40].rstrip("-._")
     out = "output/measured.json"
     program = ["{python}", "{payload}/trainers/calibrate.py", out, json.dumps(setups(shape, wishes))]
@@ -369,6 +366,7 @@ def _show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -
 
 
 def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
+    """Return the chosen option as names and values; ``within`` is the deadline in seconds, 0 for none."""
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
     document = choice_json(one, has_time=bool(tokens))
     basis = f"{pace.samples:,} measured steps" if pace.samples else "a prior; schedctl advise --calibrate measures"
@@ -404,6 +402,7 @@ def _in_time(one: Choice, within: int) -> str:
 
 
 def _row(one: Choice, wishes: Wishes) -> list[str]:
+    """Return the cells of one option, as in ``_TABLE``; time and money are empty without an amount of training."""
     has_time = wishes.tokens > 0 and one.verdict != "does not fit"
     setup = one.setup
     return [
@@ -420,6 +419,7 @@ def _row(one: Choice, wishes: Wishes) -> list[str]:
 
 
 def _explain(out: Output, advice: Advice, one: Choice) -> None:
+    """Write how the memory and the time of the chosen option were computed, with formulas and sources."""
     pace, card = one.pace, advice.card
     out.line()
     out.line(f"Memory of a device at its worst instant, the {one.memory.instant}:")
@@ -445,7 +445,7 @@ def _show_comparison(
     measurements: Sequence[Measurement],
     path: Path | None,
 ) -> None:
-    """Write the best option of each machine, and the picture to ``path`` unless it is None."""
+    """Write a table with the best option of each machine; unless ``path`` is None, also write the picture there."""
     compared = compare_machines(shape, machines, wishes, measurements)
     if path is not None:
         path.write_text(draw_machines(compared), encoding="utf-8")
@@ -464,7 +464,7 @@ def _show_comparison(
 
 
 def _write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
-    """Write the files that run the chosen option. Raises Refusal if nothing fits, or a file exists already."""
+    """Write the files with which the chosen option can be run. Raises Refusal if nothing fits or a file exists."""
     if advice.best is None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
     one = advice.best
@@ -483,7 +483,7 @@ def _write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
 
 # The JSON documents of the advice.
 def advice_json(advice: Advice) -> dict[str, Any]:
-    """Return all options, the chosen one, and the nearest that fits if none does. Memory in GiB, times in hours."""
+    """Return all options, the chosen one, and what would fit if none does. Memory is in GiB, times are in hours."""
     has_time = advice.wishes.tokens > 0
     return {
         "model": advice.shape.name,
@@ -500,7 +500,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
 
 
 def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
-    """Return one option; hours and money are null unless the amount of training is given (``has_time``)."""
+    """Return one option as a JSON document. Hours and money are null unless the amount of training is known."""
     setup, pace = one.setup, one.pace
     return {
         **picked(one, "rung", "verdict", "why"),

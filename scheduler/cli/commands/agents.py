@@ -1,4 +1,4 @@
-"""`schedctl agents`: what coding agents propose, for a person to approve or reject."""
+"""`schedctl agents`: list the changes that coding agents propose; a person approves or rejects each."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`schedctl certify`: whether a script resumes, tried on this machine."""
+"""`schedctl certify`: interrupt a training script on this machine, and check whether it resumes correctly."""
 
 import os
 import shlex
@@ -80,19 +80,19 @@ def certify(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 def command_of(script: Path, arguments: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return the folder of a script's job, and the command that runs it there. Raises UsageFault."""
+    """Return the folder that is uploaded with a script, and the command to run the script there. Raises UsageFault."""
     path, here = script.expanduser().resolve(), Path.cwd()
     if not path.is_file():
         raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
     if (runner := _RUNNERS.get(script.suffix)) is None:
         why = f"{script.name} is neither Python nor a shell script"
         raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
-    folder = here if path.is_relative_to(here) else path.parent  # the folder that is uploaded
+    folder = here if path.is_relative_to(here) else path.parent
     return folder, [runner, path.relative_to(folder).as_posix(), *arguments]
 
 
 def warn_of_certificate(cli: Cli, spec: JobSpec, script: Path, folder: Path) -> None:
-    """Warn of a job that needs more than one session and has a script without a certificate."""
+    """Warn if a job needs more than one session and its script has no certificate."""
     from jobs.certify.certificate import lacks_certificate
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]

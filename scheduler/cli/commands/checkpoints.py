@@ -9,7 +9,7 @@ from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
 from scheduler.cli.shell.command import Listing, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.cli.shell.names import meant
+from scheduler.cli.shell.names import suggest
 from scheduler.cli.shell.output import figure
 from scheduler.service.facts.verification import verify as verify_all
 from scheduler.service.requests import checkpoint_files
@@ -165,4 +165,4 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
 
 def _no_such(tx: Any, key: str) -> NotFound:
     keys = [record.manifest.key for record in checkpoints.everything(tx)]
-    return NotFound("unknown checkpoint", f"{key} is no key", meant(key, keys, "schedctl checkpoints list"))
+    return NotFound("unknown checkpoint", f"{key} is no key", suggest(key, keys, "schedctl checkpoints list"))

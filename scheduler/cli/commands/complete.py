@@ -1,6 +1,6 @@
-"""Completion of names, and the arguments that have it.
+"""Completion of names in the shell, and the command-line arguments whose values can be completed.
 
-The shell runs a completion at every press of Tab, so the reader of the database that starts fastest is used.
+The shell starts a completion at every press of Tab, so job names come from the listing, which starts fastest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _stored(table: str, read: Callable[[Any, Connection], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion of the names that ``read`` gets from the module ``table`` of ``scheduler.store``."""
+    """Return a completion of names; ``read`` gets them from the module ``table`` of ``scheduler.store``."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         def names(cli: Cli) -> list[str]:
@@ -57,7 +57,7 @@ def _matching(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterab
     try:
         return [name for name in names(ctx.find_root().obj) if name.startswith(incomplete)]
     except Exception as error:
-        # A bug must be visible, but a missing database is normal while a person types.
+        # A bug must be visible. A missing database is normal: a user may type before `schedctl init`.
         if code_of(error) is Exit.BUG:
             raise
         return []

@@ -21,8 +21,7 @@ from scheduler.cli.commands.job_options import allowing
 from scheduler.cli.shell.command import argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.cli.shell.names import listed
-from scheduler.cli.shell.names import meant as near
+from scheduler.cli.shell.names import listed, suggest
 from scheduler.cli.shell.output import share
 from scheduler.service.requests.checkpoint_files import new_folder
 from scheduler.service.requests.models import meant
@@ -106,7 +105,7 @@ def show_corpus(
 
 
 def _progress(cli: Cli) -> Callable[[str], None]:
-    """Return a function that shows the progress of a build: in one line on a terminal, else one line per step."""
+    """Return a function that shows a build's progress: on a terminal in a single line, otherwise a line per step."""
     live, last = sys.stderr.isatty() and not cli.options.json, ""
 
     def say(how_far: str) -> None:
@@ -123,6 +122,7 @@ def _progress(cli: Cli) -> Callable[[str], None]:
 
 
 def _tables(cli: Cli, manifest: CorpusManifest) -> None:
+    """Write the tables of a version: shares by source, stage and domain, overlaps, keywords and findings."""
     out, texts = cli.out, manifest.rows
     rows = [
         (kind, name, f"{one['texts']:,}", share(one["texts"], texts), size(one["bytes"]), f"{one['held_out']:,}")
@@ -326,7 +326,7 @@ def drop(cli: Cli, source: Annotated[str, argument("SOURCE", "One that corpus ad
         where = cli.app.settings.origin("corpus.sources")
         raise Refusal(f"cannot drop {source}", f"it stands in {where}", "Remove it there, from corpus.sources")
     if entry is None:
-        raise NotFound("unknown source", f"{source} was not added", near(source, added, "schedctl corpus show"))
+        raise NotFound("unknown source", f"{source} was not added", suggest(source, added, "schedctl corpus show"))
     data.folder.change_added(drop=[entry])
     _tell_sources(cli, f"{entry} is no source any more.", changed=True)
 

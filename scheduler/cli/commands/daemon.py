@@ -1,4 +1,4 @@
-"""Commands of the daemon: run, pause, resume, the line for shell prompts; and the version."""
+"""`schedctl daemon`, `pause`, `resume`, `prompt` and `version`."""
 
 from importlib.metadata import version as version_of
 from platform import python_version

@@ -1,4 +1,4 @@
-"""`schedctl data`: what a training will read of its data, before it is submitted."""
+"""`schedctl data`: show what a training will read of its data, before the training is submitted."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +50,7 @@ def check_data(
 
 
 def _tokenizer(model: Path | None) -> tuple[Any, Any]:
-    """Return the tokenizer of a folder and the tokens at which its model stops; None if they are not known."""
+    """Return the tokenizer in a folder and the tokens at which its model stops, or None. Raises InvalidInput."""
     if model is None:
         return None, None
     if find_spec("transformers") is None:
@@ -60,7 +60,7 @@ def _tokenizer(model: Path | None) -> tuple[Any, Any]:
 
 
 def _show(cli: Cli, report: dict[str, Any], length: int | None) -> None:
-    """Write the report as text."""
+    """Write the report as text; ``length`` is the length of a row in tokens, or None."""
     forms, unit, sizes = report["records"], report["unit"], report["sizes"]
     left_out = sum(one["records"] for one in report["left_out"])
     total = sum(forms.values()) + left_out

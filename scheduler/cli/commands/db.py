@@ -1,4 +1,4 @@
-"""`schedctl db`: the database; `schedctl backup`: all that a new machine needs, in one folder."""
+"""`schedctl db` creates, upgrades, copies and checks the database; `schedctl backup` saves it with the settings."""
 
 import os
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Checks: `schedctl doctor` for the installation, `schedctl config` for the settings."""
+"""`schedctl doctor` checks the installation; `schedctl config` shows and checks the settings."""
 
 import os
 import tempfile
@@ -88,7 +88,7 @@ def doctor(
 
 
 def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
-    """Return the checks by name; with invalid settings only those that need no settings."""
+    """Return the checks of the installation by name; if the settings are invalid, only those that need none."""
     always: dict[str, Callable[[], Checked]] = {
         "service": host.check_service,
         "sandbox": host.check_sandbox,
@@ -97,7 +97,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     try:
         app = cli.app
         require_one_account(app.settings)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
+    except Exception as error:  # noqa: BLE001 - any error of the settings is a result of this check
         wrong = host.finding_of(error, "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
     checks: dict[str, Callable[[], Checked]] = {
@@ -134,7 +134,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
 
 
 def _extras(app: App) -> set[str]:
-    """Return the names of the extras that the settings need."""
+    """Return the optional dependency groups (extras of the package) that the settings need."""
     result = {plugin.traits(pool.platform).extra for pool in app.pools.values()} - {""}
     if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         result.add("aws")
@@ -148,7 +148,7 @@ def _extras(app: App) -> set[str]:
 
 
 def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
-    """Return a platform's checks for each of its pools; with default settings if no pool uses it."""
+    """Return a platform's checks by name, for each of its pools; if no pool uses it, with default settings."""
     named = {pool.name: pool for pool in cli.app.settings.pools if pool.platform == platform}
     pools = {name: dict(cli.app.pools.get(name, pool).options) for name, pool in named.items()}
     checks: dict[str, Callable[[], Checked]] = {
@@ -162,7 +162,7 @@ def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
 
 
 def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
-    """Return by pool the check of its newest acceptance result; pools without a result are absent."""
+    """Return the check of each pool's newest acceptance result, by pool; pools without a result are absent."""
     folders = {name: app.settings.state_dir / JOB / name for name in sorted(app.pools)}
     return {name: partial(check, folder, app.clock.now()) for name, folder in folders.items() if newest(folder)}
 
@@ -174,7 +174,7 @@ def _target(app: App, at: ServedAt) -> Checked:
 
 
 def _disk_clock(folder: Path) -> float:
-    """Return the modification time of a new file in the state folder, in UTC seconds."""
+    """Return the clock of the disk: the modification time of a new file in the state folder, in UTC seconds."""
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     with tempfile.NamedTemporaryFile(dir=there, prefix=".doctor-") as probe:
         return Path(probe.name).stat().st_mtime

@@ -1,4 +1,4 @@
-"""`schedctl queue forecast` and `schedctl advise hours`: what more hours would buy."""
+"""`schedctl queue forecast` and `schedctl advise hours`: how much a job's metric would improve with more hours."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -14,7 +14,7 @@ from scheduler.verbs.shapes import finite
 from scheduler.verbs.source import Source
 from scheduler.views.curve_forecasts import HOURS, JobForecast, share_per_hour
 
-_ROWS, _COLUMNS_MAX = 12, 100
+_ROWS, _COLUMNS_MAX = 12, 100  # size of the picture in characters
 
 
 @command("schedctl queue forecast ufm", "schedctl queue forecast ufm --hours 12 --metric accuracy --json")
@@ -40,10 +40,7 @@ def forecast(
         (f"at step {one.target_step:,}", f"{words(one.target)} {_by(out, one.done_at)}" if one.target else far),
         ("goal", f"{goal}: {reached}" if goal else ""),
         ("reached by then", _percent(one.chance)),
-        (
-            f"{hours:g} h more",
-            f"{bought.steps:,} steps: {words(bought.band)}, {_gain(one)}" if bought else "unknown",
-        ),
+        (f"{hours:g} h more", f"{bought.steps:,} steps: {words(bought.band)}, {_gain(one)}" if bought else "unknown"),
     )
     out.line()
     for line in picture(one, max(20, min(_COLUMNS_MAX, out.columns - 12))):
@@ -51,7 +48,7 @@ def forecast(
 
 
 def show_advice(cli: Cli, hours: float = HOURS) -> None:
-    """Write the jobs that are worth more hours, and the commands to type."""
+    """Write what ``hours`` more would gain for each job, and commands that follow from it."""
     advice, out = advise_hours(Source(cli.app), hours), cli.out
     out.data(finite({"advice": asdict(advice)}))
     free = ", ".join(f"{pool} {amount:.1f} h" for pool, amount in sorted(advice.free_hours.items()))
@@ -85,12 +82,12 @@ def show_advice(cli: Cli, hours: float = HOURS) -> None:
 
 
 def words(band: Band | None) -> str:
-    """Return a band as ``2.31 (2.25 to 2.38)``; empty for None."""
+    """Return a range of forecast values as text, ``2.31 (2.25 to 2.38)``; empty for None."""
     return f"{band.middle:.4g} ({band.low:.4g} to {band.high:.4g})" if band else ""
 
 
 def picture(one: JobForecast, columns: int) -> list[str]:
-    """Return the checkpoints (``o``) and the band (``:``, its middle ``-``) over the steps as lines."""
+    """Return a picture of a forecast over the steps as lines: checkpoints ``o``, range ``:``, its middle ``-``."""
     last = max(one.bands[-1].step, 1)
     values = [value for _, value in one.points] + [end for band in one.bands for end in (band.low, band.high)]
     low, high = min(values), max(values)

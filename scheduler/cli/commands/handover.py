@@ -1,4 +1,4 @@
-"""`schedctl handover`: manual sessions, which a person starts because no program may."""
+"""`schedctl handover`: claim, submit and release manual sessions, on platforms where only a person may start them."""
 
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
@@ -10,7 +10,7 @@ from platforms.manual.adapter import ManualPlatform
 from platforms.plugin import traits
 from scheduler.cli.shell.command import Listing, Reason, argument, command, option
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.names import meant
+from scheduler.cli.shell.names import suggest
 from scheduler.views.documents import picked
 
 Key = Annotated[str, argument("RUN", "ID of the run, as handover list shows it.")]
@@ -100,17 +100,18 @@ def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
 
 
 def _desk_of(cli: Cli, key: str) -> ManualPlatform:
-    open_keys: set[str] = set()
+    """Return the adapter that offered the run ``key``. Raises NotFound, PlatformError."""
+    all_keys: set[str] = set()
     for _, platform in _desks(cli):
         keys = platform.keys()
         if key in keys:
             return platform
-        open_keys |= keys
-    raise NotFound("unknown hand-over", f"{key} was not offered here", meant(key, open_keys, "schedctl handover list"))
+        all_keys |= keys
+    raise NotFound("unknown session", f"{key} was not offered here", suggest(key, all_keys, "schedctl handover list"))
 
 
 def _next_step(document: Mapping[str, Any]) -> str:
-    """Return the next step of the person for an offered session, or the state's detail if there is none."""
+    """Return what the person does next with a session: a command or an instruction, else the detail of its state."""
     match document["state"]:
         case "queued":
             return f"schedctl handover claim {document['key']}"

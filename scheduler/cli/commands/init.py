@@ -1,4 +1,4 @@
-"""`schedctl init`: write settings for this machine, and create a database."""
+"""`schedctl init`: find GPUs, clusters and credentials, write settings with a pool for each, create the database."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ def init(
 
 
 def settings_of(machine: Belongings, *, demo: bool) -> str:
-    """Return settings for the machine as TOML with comments."""
+    """Return settings for the machine as TOML with comments; ``demo`` adds the demo models."""
     texts: dict[str, str] = tomllib.loads(shipped("init.toml").read_text(encoding="utf-8"))
     kinds: dict[Gpu | None, list[str]] = grouped((gpu, str(number)) for number, gpu in enumerate(machine.gpus))
     text = texts["head"].format(zone=machine.zone, models='"models.toml"' if demo else "")
@@ -81,7 +81,7 @@ def _local_pool(texts: Mapping[str, str], number: int, gpu: Gpu | None, devices:
 
 
 def _slurm_pools(text: str, nodes: Sequence[SlurmNodes]) -> Iterator[str]:
-    """Yield a pool, commented out, for each kind of node of each partition that allows sessions of an hour."""
+    """Yield a commented-out pool for each kind of node in each partition that allows sessions of one hour or more."""
     kinds: dict[tuple[str, str, int], list[SlurmNodes]] = {}
     for each in nodes:
         if (each.seconds_max or _CAP_SECONDS) < _SHORTEST_SECONDS:

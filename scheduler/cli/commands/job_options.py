@@ -1,4 +1,4 @@
-"""The options by which `submit` and `queue add` describe a job."""
+"""The options with which `submit` and `queue add` describe a job, and the job table made from them."""
 
 import shlex
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import typer
 from jobs.nouns.keys import TableKey, is_remote, paths
 from jobs.spec import JobSpec
 from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import Several, option
+from scheduler.cli.shell.command import OptionGroup, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault, pair_of
 
@@ -23,7 +23,7 @@ _AllowSecrets = Annotated[bool, option("--allow-secrets", "What looks like a sec
 
 
 def allowing(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with ``--allow-secrets``: it notes each secret that is found as allowed, and is repeated."""
+    """Return a command with ``--allow-secrets``: it records each secret that is found as allowed, and runs again."""
 
     @wraps(command)
     def again(cli: Cli, *, allow_secrets: bool = False, **arguments: Any) -> None:
@@ -46,16 +46,16 @@ def allowing(command: Callable[..., None]) -> Callable[..., None]:
 _KEYS = {one.flags[0].lstrip("-").replace("-", "_"): (key, one) for key, one in paths(JobSpec).items() if one.option}
 """Keys of a job file by the name of the option that sets them."""
 
-NOTHING: dict[str, Any] = {}  # the default: no option is given
+NOTHING: dict[str, Any] = {}  # default of a command's parameter: no option is given
 
 
-def described(*others: str) -> Several:
-    """Return the options that describe a job, without ``others``, which the command declares itself."""
-    return Several({name: option_of(one) for name, (_, one) in _KEYS.items() if name not in others})
+def described(*others: str) -> OptionGroup:
+    """Return the options that describe a job, except ``others``, which the command declares itself or does not have."""
+    return OptionGroup({name: option_of(one) for name, (_, one) in _KEYS.items() if name not in others})
 
 
 def option_of(one: TableKey) -> Any:
-    """Return the typer annotation of the option that sets a key."""
+    """Return the typer annotation of the option that sets a key of a job file."""
     kind: Any = one.rule.kind if one.rule else str
     if isinstance(one.default, tuple | dict) and kind is str:
         kind = list[str]
@@ -65,7 +65,7 @@ def option_of(one: TableKey) -> Any:
 
 
 def table_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options as the table of a job file. Raises UsageFault."""
+    """Return the options that were given, as the table of a job file. Raises UsageFault."""
     if options["patience"] is not None and options["stop_on"] is None:
         raise UsageFault("--patience says nothing by itself", "no metric is named", "Add --stop-on held_out_loss")
     values = options | {
@@ -84,7 +84,7 @@ def table_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def words_of(command: str | None) -> list[str] | None:
-    """Split a command into words as a shell does; None for None. Raises UsageFault."""
+    """Return a command split into words as a shell splits it; None for None. Raises UsageFault."""
     try:
         return None if command is None else shlex.split(command)
     except ValueError as error:
@@ -92,7 +92,7 @@ def words_of(command: str | None) -> list[str] | None:
 
 
 def inputs_of(words: list[str] | None) -> dict[str, str] | None:
-    """Return ``NAME=SOURCE`` options by name, local folders as absolute paths; None without any. Raises UsageFault."""
+    """Return sources by name from ``NAME=SOURCE``, local paths absolute; None without options. Raises UsageFault."""
     sources = pairs_of("--input", "NAME=SOURCE", words)
     for name, source in (sources or {}).items():
         if not source:
@@ -101,7 +101,7 @@ def inputs_of(words: list[str] | None) -> dict[str, str] | None:
 
 
 def pairs_of(option: str, form: str, words: list[str] | None) -> dict[str, str] | None:
-    """Return the values of a repeated option such as ``--env KEY=VALUE``, None without any. Raises UsageFault."""
+    """Return the values of a repeated option by key, as ``--env KEY=VALUE``; None without any. Raises UsageFault."""
     if not words:
         return None
     return dict(pair_of(option, word, form, empty=True) for word in words)

@@ -24,12 +24,12 @@ from scheduler.views.models import Model, ModelCost, VersionFacts
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _FIGURES = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")  # columns of a check result
-_DIGEST_CHARACTERS = 16  # characters of a digest
-_WORDS_SHOWN = 100
+_DIGEST_CHARACTERS = 16  # characters of a digest that are shown
+_WORDS_SHOWN = 100  # characters of an example that are shown
 
 
 def show_versions(out: Output, listed: Sequence[Model]) -> bool:
-    """Write the versions of models and which models need a promotion by a person; return whether there are any."""
+    """Write the versions of models, and which models a person must promote; return whether there is a version."""
     versions = [version for one in listed for version in one.versions]
     if versions:
         out.listing(
@@ -161,7 +161,7 @@ def export_version(
 
 
 def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
-    """Return the settings of a merge. Raises UsageFault if no base is given and the job's base is no folder here."""
+    """Return the settings of a merge with ``base``, else with the first folder in ``sources``. Raises UsageFault."""
     folder = base or next((source for source in sources if Path(source).is_dir()), "")
     if not folder:
         reason = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
@@ -172,6 +172,7 @@ def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
 
 
 def _facts(facts: VersionFacts) -> list[tuple[str, str]]:
+    """Return the facts about a version as names and values; unknown ones are left out."""
     listed, version = facts.listed, facts.version
     parent = listed.parent or "random weights"
     evaluated = [f"{one.job} {one.state}{f': {one.error}' if one.error else ''}" for one in facts.evaluations]
@@ -194,6 +195,7 @@ def _facts(facts: VersionFacts) -> list[tuple[str, str]]:
 
 
 def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
+    """Write one evaluation result: the outcome of each quality gate, examples, leak check and test set."""
     evidence = verdict.evidence
     cli.out.line()
     against = f", compared with {evidence['in_force']}" if evidence.get("in_force") else ""
@@ -246,12 +248,12 @@ def _cost(cost: ModelCost) -> str:
     return f"{hours(cost.seconds)}{money}"
 
 
-# The model card of a version in the format of the Hugging Face Hub; it has measured facts only.
+# The model card of a version, in the format of the Hugging Face Hub. It states measured facts only.
 def _model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -> str:
-    """Return the card of a version as Markdown. ``facts`` are those of ``schedctl models show --json``.
+    """Return the card of a version as Markdown. ``facts`` is the document of ``schedctl models show --json``.
 
-    ``base`` is a repository of the Hub that it was trained from, if it is known; a path of a machine is never shown.
-    An ``adapter`` is of no use without it.
+    ``base`` is the Hub repository of the base model, empty if unknown; local paths are never shown. ``adapter`` says
+    that the version is an adapter, which works only together with its base.
     """
     head: dict[str, Any] = {"tags": ["uff-scheduler"], "uff_version": facts["name"], "uff_step": facts["step"]}
     if base:
@@ -260,7 +262,7 @@ def _model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -
         head["uff_parent"] = facts["parent"]
     if results := _results(facts):
         head["model-index"] = [{"name": facts["name"], "results": results}]
-    # What is JSON is YAML as well.
+    # The Hub reads this head as YAML, and every JSON value is valid YAML.
     front = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items())
     return f"---\n{front}---\n\n# {facts['name']}\n\n{_body(facts)}"
 
@@ -308,7 +310,7 @@ def _gate_row(finding: Mapping[str, Any]) -> str:
 
 
 def _results(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the newest verdict's figures as the Hub lists results."""
+    """Return the metrics of the newest evaluation result, in the Hub's form of results."""
     newest = facts["verdicts"][-1] if facts["verdicts"] else None
     if newest is None:
         return []

@@ -1,4 +1,4 @@
-"""Versions by hand: evaluated, promoted, deployed to targets, compared, resumed, watched by votes and rolled back."""
+"""`schedctl models`: evaluate, promote, roll back, overrule, deploy and watch versions, and run A/B tests."""
 
 import math
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.command import Reason, Tables, argument, command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
-from scheduler.cli.shell.names import meant as near
+from scheduler.cli.shell.names import suggest
 from scheduler.cli.shell.output import figure
 from scheduler.core.version import Deployment
 from scheduler.judge.evidence import ALARM
@@ -104,7 +104,7 @@ def _needed(reason: str) -> str:
 
 
 def _changed(cli: Cli, model: str, sentence: str) -> None:
-    """Show a model after something was decided of it, and let the daemon plan again."""
+    """Report a decision about a model, and let the daemon plan again."""
     with cli.app.database.read() as tx:
         cli.out.data({"model": asdict(views.model(tx, model))})
     cli.out.line(sentence)
@@ -182,8 +182,8 @@ def resume(cli: Cli, model: Model) -> None:
 def _deployer(cli: Cli, target: str) -> Deployer:
     app = cli.app
     if target not in app.targets:
-        remedy = near(target, sorted(app.targets), "docs/deployment.md") if app.targets else "Write [[targets]] first"
-        raise NotFound("unknown target", f"the settings name no target {target}", remedy)
+        remedy = suggest(target, app.targets, "docs/deployment.md") if app.targets else "Write [[targets]] first"
+        raise NotFound("unknown target", f"the settings have no target {target}", remedy)
     folder = app.settings.state_dir / "inputs" / FOLDER
     base, now = app.database, app.clock.now
     return Deployer(base.read, base.write, app.artifacts, app.targets, folder, now, app.redact)
@@ -245,7 +245,7 @@ def watch(
     if rollback and result.alarm:
         with cli.app.database.write() as tx:
             in_force = versions.in_force(tx, version.model)
-            # One that is not promoted stays as it is, since the alarm was heard before.
+            # Only the promoted version is rolled back: an earlier alarm may have withdrawn this one already.
             if in_force is not None and in_force.number == version.number:
                 undone, (_, back) = True, roll_back_by_votes(tx, version, result, cli.now, cli.who)
     data = {**asdict(result), **asdict(result.watched), "alarm": result.alarm, "taken_back": undone}
@@ -310,11 +310,11 @@ def _start_test(cli: Cli, name: str) -> None:
     if there:
         why = f"{there[0]} is in the queue"
         raise Refusal(f"{name} was queued already", why, f"See: schedctl models ab {name}")
-    add_specs(cli, specs, f"ab {name}", old=kept)  # the model's own code and test set, not what lies there by now
+    add_specs(cli, specs, f"ab {name}", old=kept)  # with the model's stored code and test set, not today's files
 
 
 def _show_test(cli: Cli, name: str) -> None:
-    """Show what the runs of a test say together. Raises NotFound, StoreError."""
+    """Show the runs of a test and the findings from all of them. Raises NotFound, StoreError."""
     test = _test(cli, name)
     outcome = result(cli.app.ports(structlog.get_logger(), 0), test)
     data = {"arms": [asdict(arm) for arm in outcome.arms], "runs": outcome.runs, "missing": list(outcome.missing)}
@@ -348,6 +348,6 @@ def _show_test(cli: Cli, name: str) -> None:
 def _test(cli: Cli, name: str) -> AbTest:
     tests = {test.name: test for test in cli.app.catalogue.ab}
     if name not in tests:
-        remedy = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
+        remedy = suggest(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
         raise NotFound("unknown A/B test", f"the models file defines no {name}", remedy)
     return tests[name]

@@ -1,4 +1,4 @@
-"""`schedctl plan`: what the newest plan starts when and where, in tables and a picture, and why the rest waits."""
+"""`schedctl plan`: show the newest plan as tables and a picture, preview the next plan, explain why a job waits."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def preview(cli: Cli) -> None:
             cli.out.data({"plan": plan_json(plan), "week": asdict(week)})
         else:
             _show(cli, plan, week)
-        gc.freeze()  # the process ends soon, and a look for garbage among all of this costs a twentieth of it
+        gc.freeze()  # the process ends soon; a search of all these objects for garbage would take 5 % of its time
 
 
 @command("schedctl plan explain ufm")
@@ -117,7 +117,7 @@ def explain(cli: Cli, job: Job) -> None:
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
-    """Add to a stored reason the priority that would start an outbid job now; finding it takes planning again."""
+    """Return the stored reason; for an outbid job, plan again to add the priority that would start the job now."""
     if not isinstance(record.state, Queued) or not isinstance(reason, Outbid) or reason.weight_to_start is not None:
         return reason
     try:
@@ -132,6 +132,7 @@ def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
 def _answer(
     cli: Cli, record: JobRecord, reason: dict[str, Any] | None, planned: list[Placement], plan: Plan | None
 ) -> str:
+    """Return why a job waits, or when and where it starts, as part of a sentence."""
     state = type(record.state).__name__.lower()
     if not isinstance(record.state, Queued):
         words = why(record.state, None, cli.out.zone, cli.now)
@@ -150,13 +151,13 @@ def _is_of(record: JobRecord, key: str) -> bool:
 
 
 def _named(cli: Cli, placement: Placement, lane: PlannedLane) -> str:
-    """Return a job's name, and its devices where sessions differ in them."""
+    """Return a job's name; on a pool whose sessions differ in their number of devices, with that number."""
     pool = cli.app.pools.get(placement.pool)
     return f"{lane.job} x{lane.devices}" if pool and pool.device_counts else lane.job
 
 
 def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
-    """Return what each count of devices means for a job that is not over and may go where sessions differ in them."""
+    """Return what each number of devices would mean for an unfinished job, on pools that offer several numbers."""
     pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}
     if not pools:
         return ()
@@ -171,6 +172,7 @@ def _steps(placement: Placement, job: str) -> int:
 
 
 def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
+    """Write a plan: its value, a picture of the week, empty hours, reserved hours, waiting jobs, sessions."""
     out = cli.out
     bound = ""
     if plan.bound is not None:
@@ -220,7 +222,7 @@ def _when(cli: Cli) -> dict[str, Callable[[Placement], str]]:
 
 
 def picture(week: ComingWeek, columns: int, zone: str = "UTC") -> list[str]:
-    """Return the lanes of ``week`` as lines, with the days as ``zone`` has them; names are cut to fit their bar."""
+    """Return a picture of ``week`` as lines: a bar for each session, ``columns`` for the week, the days on top."""
     per_column = max(1, -(-(week.end - week.start) // columns))
     lanes = [(lane.pool, list(lane.stretches)) for lane in week.lanes]
     counts = {pool: sum(other == pool for other, _ in lanes) for pool, _ in lanes}
@@ -257,12 +259,12 @@ def _outlined(kept: KeptHours, start: int, per_column: int, columns: int) -> str
 
 
 def _label(name: str, columns: int) -> str:
-    """Return the name as far as it fits, or nothing where that says too little."""
+    """Return the name, cut off at ``columns``; an empty text if too few characters would be left to recognise it."""
     return name if len(name) <= columns else name[:columns] if columns >= _LETTERS_MIN else ""
 
 
 def _days(start: int, end: int, per_column: int, zone: str) -> str:
-    """Return the line above: each day's name where its midnight is, as far as they fit side by side."""
+    """Return the line above the bars: the name of each day at its midnight, as far as the names have space."""
     line = ""
     for midnight in days(start + 1, end, zone):
         column = (midnight - start) // per_column

@@ -1,4 +1,4 @@
-"""What other plans would do: an earlier one against the newest, edits that people try, counts of devices."""
+"""`schedctl plan diff` and `plan what-if`: compare two plans, and show what a change would do to the plan."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from jobs.size import counted
 from scheduler.cli.shell.command import command, option, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault, pair_of
-from scheduler.cli.shell.names import listed, meant
+from scheduler.cli.shell.names import listed, suggest
 from scheduler.cli.shell.output import Output, hours
 from scheduler.planner.questions import whatif
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
@@ -32,7 +32,7 @@ _LISTINGS = {"job": "schedctl queue list", "pool": "schedctl pools", "policy": "
 
 
 def show_changes(out: Output, difference: PlanComparison) -> None:
-    """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
+    """Write a summary in one line, then the jobs and the pools whose plan differs, before and after."""
     if difference.jobs:
         out.line(f"{_summary(difference.jobs)}.")
     columns = ("job", "--~starts", "~finishes", ">finish moves", "-~hours", "-deadline")
@@ -50,7 +50,7 @@ def show_changes(out: Output, difference: PlanComparison) -> None:
 
 
 def _summary(changes: Sequence[JobChange]) -> str:
-    """Count who finishes when, and the deadlines, of the jobs that differ."""
+    """Return a sentence that counts the jobs that finish earlier or later, and the deadlines won and lost."""
     pairs = [(_finished(change.before), _finished(change.after)) for change in changes]
     both = [(before, after) for before, after in pairs if before is not None and after is not None]
     counts = {
@@ -108,7 +108,7 @@ def _deadline(outlook: JobOutlook | None) -> str:
 
 
 def show_devices(out: Output, job: str, choices: Sequence[whatif.DeviceChoice]) -> None:
-    """Write what each count of devices means for a job, pool by pool."""
+    """Write for each pool what each number of devices would mean for a job."""
     out.line()
     out.line(f"{job}, trained without a break from now on:")
     out.listing(
@@ -208,7 +208,7 @@ def show_what_if(
         why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
         raise UsageFault("nothing to try", why, remedy)
     if policy is not None and policy not in POLICIES:
-        way_out = meant(policy, POLICIES, _LISTINGS["policy"])
+        way_out = suggest(policy, POLICIES, _LISTINGS["policy"])
         raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
     specs = [job_from_toml(path) for path in add_job or ()]
     counts = [_devices_edit(words) for words in devices or ()]
@@ -218,7 +218,7 @@ def show_what_if(
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
     except whatif.UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
-        raise NotFound(f"unknown {error.kind}", why, meant(error.name, error.names, _LISTINGS[error.kind])) from None
+        raise NotFound(f"unknown {error.kind}", why, suggest(error.name, error.names, _LISTINGS[error.kind])) from None
     data = {job: [asdict(one) for one in options] for job, options in choices.items()}
     more = {"devices": data} if data else {}
     cli.out.data({"plan": plan_json(plan), **asdict(difference), **more})

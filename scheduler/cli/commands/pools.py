@@ -1,4 +1,4 @@
-"""Pools, the metered places: their limits, hours and closures; quotas; and what training costs."""
+"""`schedctl pools`, `quota` and `cost`: limits and closures of pools, their quotas, and what training costs."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -126,7 +126,7 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
 def quota(
     cli: Cli, pool: Annotated[str | None, argument("POOL", "Only of this pool.", autocompletion=pool_names)] = None
 ) -> None:
-    """Show of each quota the limit, what is used, reserved and free, and its reset."""
+    """Show each quota: its limit, the amounts used, reserved and free, and when it resets."""
     if pool is not None:
         find_pool(cli.app.pools, pool)
 

@@ -1,4 +1,4 @@
-"""`schedctl queue list` with its options; the listing itself is in queue_list, which imports no typer."""
+"""`schedctl queue list`: its options. The listing is in queue_list, which starts faster because it needs no parser."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`schedctl queue add`: add or show jobs defined by a file, options or the settings."""
+"""`schedctl queue add`: add jobs that a file, options or the settings define; a dry run only shows them."""
 
 import os
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def add(
 
 
 def _models(cli: Cli) -> list[JobSpec]:
-    """Return the models of the settings that are not in the queue yet; report why if there is none."""
+    """Return the models of the settings that are not in the queue yet; if there is none, write why."""
     with cli.app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
     specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in names]
@@ -91,15 +91,15 @@ def _models(cli: Cli) -> list[JobSpec]:
 def add_specs(
     cli: Cli, specs: Sequence[JobSpec], where: str, *, go_on: bool = False, old: JobSpec | None = None, expect: str = ""
 ) -> None:
-    """Add all jobs or none, report it, and warn about jobs that no pool can run or finish in time.
+    """Add all jobs or none, report the result, and warn about jobs that no pool can run or finish in time.
 
-    ``where`` is the place of the definitions for warnings; empty: the settings. Code and inputs are packed once per
-    source; ``old`` is a job whose packed code and inputs the first one may reuse. ``expect`` is the start of a dry
-    run's fingerprint. Raises ProblemsFound, Refusal, CodeError, TreeError, StoreError.
+    ``where`` is the file of the definitions, for warnings; empty for the settings. Code and inputs are packed once for
+    all jobs; the first job may reuse those of the job ``old``. ``expect`` is the start of a dry run's fingerprint.
+    Raises ProblemsFound, Refusal, CodeError, TreeError, StoreError.
     """
     specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)
-    reasons = foreseen(cli, specs)  # before adding: jobs that cannot be planned at all are refused
+    reasons = foreseen_problems(cli, specs)  # before adding: jobs that cannot be planned at all are refused
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []
     for spec in specs:
@@ -112,8 +112,8 @@ def add_specs(
     cli.out.data({"jobs": [job_json(record, reasons.get(record.spec.name)) for record in added]})
     if added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
-    warn_of(cli, reasons)
-    tell_of_whole(cli, ready)
+    warn_of_reasons(cli, reasons)
+    report_single_sessions(cli, ready)
     for doubt in (
         *concerns.of_platforms(cli.app.settings),
         *concerns.of_units(cli.app.settings),
@@ -136,7 +136,7 @@ def add_specs(
         cli.wake_daemon()
 
 
-def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
+def report_single_sessions(cli: Cli, specs: Sequence[JobSpec]) -> None:
     """Report what a single session means for jobs that save no checkpoints."""
     for spec in specs:
         if spec.whole:
@@ -148,9 +148,9 @@ def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
 
 
 def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
-    """Return the job defined by a file and by ``table``, whose keys override the file. Raises ProblemsFound.
+    """Return the job that a file and ``table`` define; keys of ``table`` override the file. Raises ProblemsFound.
 
-    Without the key ``code`` the folder of code is derived from the command.
+    Without the key ``code``, the folder of the job's code is derived from its command.
     """
     defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else read_toml(file)
     table = merged(defaults, table)
@@ -159,7 +159,7 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
 
 def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
-    """Warn about pools for which a job's packages are not locked: no session of it runs there."""
+    """Warn about pools for which a job's packages are not locked: the job cannot run there."""
     if without := without_lock(spec, cli.app.pools):
         cli.out.warn(
             f"{spec.name}: its requirements are not locked for {listed(without)}, and no session of it is planned "
@@ -193,11 +193,11 @@ def warn_of_job(cli: Cli, name: str) -> None:
     """Warn if a queued job can never start or cannot meet its deadline."""
     with cli.app.database.read() as tx:
         snapshot = facts.load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
-    warn_of(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
+    warn_of_reasons(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
 
 
-def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
-    """Write warnings for the reasons that :func:`foreseen` returned."""
+def warn_of_reasons(cli: Cli, reasons: dict[str, Reason]) -> None:
+    """Write warnings for the reasons that :func:`foreseen_problems` returned."""
     for name, reason in reasons.items():
         words = reason.sentence(cli.out.zone)
         if isinstance(reason, DeadlineUnreachable):
@@ -206,7 +206,7 @@ def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
             cli.out.warn(f"{name} can never start here: {words}. See: schedctl pools; schedctl queue edit {name}")
 
 
-def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
+def foreseen_problems(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     """Return by job why new jobs can never start or cannot meet their deadline."""
     if not specs:
         return {}
@@ -227,14 +227,14 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
 
 
 def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
-    """Write the jobs, the upload, and their place in the next plan. Nothing is stored.
+    """Write the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored.
 
     ``where`` is as in :func:`add_specs`. Raises ProblemsFound.
     """
     specs = budgeted(specs, cli.who, cli.app.pools, cli.app.settings.agents.limits)
     concerns.require_trainable(cli.app.settings, specs, where)
     plan, difference = ask_what_if(cli.planning_context, specs, [], None)
-    reasons = foreseen(cli, specs)
+    reasons = foreseen_problems(cli, specs)
     measured = measure(specs, cli.app.pools)
     first, digest = measured[0], fingerprint(measured)
     code, packages = first.code, first.requirements
@@ -275,4 +275,4 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
             cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
     cli.out.line()
     cli.out.line("Nothing was changed: this is a dry run.")
-    warn_of(cli, reasons)
+    warn_of_reasons(cli, reasons)

@@ -1,4 +1,4 @@
-"""Changes of a job of the queue: its definition, code, packages, inputs or corpus; restarts and clones."""
+"""`schedctl queue` edit, clone, update and restart: change a job's definition, code, packages, inputs or corpus."""
 
 import os
 import shlex
@@ -42,8 +42,8 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 # docs/configuration.md tells every key, its range, and its default where it is left out.
 """
 
-RECIPE = "recipe.json"
-_BYTES_MAX = 1 << 20
+RECIPE = "recipe.json"  # component of a checkpoint: the options it was trained with
+_BYTES_MAX = 1 << 20  # of a recipe; a larger one is ignored
 
 
 @command(
@@ -95,6 +95,7 @@ def edit(
 
 
 def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
+    """Raise Refusal if the new command contradicts the recipe of the job's checkpoint."""
     with cli.app.database.read() as tx:
         saved = jobs.get(tx, old.name).checkpoint
         manifest = checkpoints.get(tx, saved).manifest if saved else None
@@ -136,6 +137,7 @@ def _value(text: str) -> Any:
 
 
 def _from_editor(old: JobSpec) -> JobSpec:
+    """Let the user edit a job's definition in $EDITOR, and return the result. Raises UsageFault, ProblemsFound."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         remedy = f"Say what changes: schedctl queue edit {old.name} --set target_step=8000, or give a FILE"
         raise UsageFault("nothing to change", "no --set was given, and here is no terminal for an editor", remedy)
@@ -175,11 +177,12 @@ def clone(
     queue_add.add_specs(cli, [spec], f"queue clone {job}", old=old)
 
 
-# Comparison of a checkpoint's recipe with the options of a new command.
+# Compare the recipe of a checkpoint with the options of a new command.
 def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return how the options of ``after`` differ from the recipe of a checkpoint made by the command ``before``.
+    """Return how the options of the command ``after`` contradict the recipe of a checkpoint, one text per option.
 
-    A recipe is a JSON object with values by option name; any other content is ignored. Raises StoreError.
+    A recipe is a JSON object with values by option name; any other content is ignored. Options that ``before``, the
+    job's present command, has with the same value are not compared. Raises StoreError.
     """
     written = next((component for component in manifest.components if component.name == RECIPE), None)
     if written is None or written.bytes > _BYTES_MAX:
@@ -199,7 +202,7 @@ def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[st
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
-    """Return the value of an option in a command; of repeated options the last, of a flag "", None if absent."""
+    """Return the value of an option in a command, the last if it is repeated; "" for a flag, None if it is absent."""
     flag, field = f"--{name.replace('_', '-')}", None
     for place, word in enumerate(words):
         spelt, equals, value = word.replace("_", "-").partition("=")[0], *word.partition("=")[1:]
@@ -264,15 +267,14 @@ def update(
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
-    """Upload inputs of a job again, given as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set, if it has one.
+    """Upload inputs of a job again. ``words`` are ``NAME`` or ``NAME=SOURCE``; ``set`` names the job's test set.
 
     Raises ProblemsFound, TreeError, Refused, StoreError, UnknownJob, UsageFault.
     """
     test_set = spec.evaluation.test_set if spec.evaluation else None
-    taken_once = (
-        test_set is not None and test_set.source != HELD_OUT
-    )  # a test set from the corpus is renewed by each evaluation
-    now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
+    # A test set that comes from the corpus is not an input: each evaluation makes it again.
+    is_input = test_set is not None and test_set.source != HELD_OUT
+    now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and is_input else ()))
     sources = {one.name: one.source for one in now_there}
     wanted = options.inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
@@ -391,14 +393,13 @@ def begin(
     cli.wake_daemon()
 
 
-# Restart of a job from step 0 as its next generation.
 def restart(
     database: Database, name: str, step: int | None, now: int, by: str
 ) -> tuple[JobRecord, Generation, list[str]]:
     """Start the next generation of a job at step 0; checkpoints of earlier generations stay.
 
-    It is initialised from its parent's checkpoint at ``step``; None: the newest at its launch. Returns the job, its new
-    generation, and the jobs that wait for it again. Raises UnknownJob, Refusal.
+    The generation is initialised from the parent's checkpoint at ``step``, or with None from the newest at its launch.
+    Return the job, its new generation, and the jobs that wait for it again. Raises UnknownJob, Refusal.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -419,9 +420,8 @@ def restart(
         generation = jobs.restart(tx, name, now, by)
         mixture = record.spec.mixture
         if mixture is not None and mixture.corpus and mixture.renew == "restart":
-            jobs.change_spec(
-                tx, name, now, by, mixture=replace(mixture, corpus="")
-            )  # the version is chosen at its first launch
+            # Without a version here, the next launch chooses the version.
+            jobs.change_spec(tx, name, now, by, mixture=replace(mixture, corpus=""))
         if parent is not None:
             generations.pin(tx, generation, parent.job, parent.step, parent.key, now, by)
         return jobs.get(tx, name), generations.current(tx, name) or generation, waiting

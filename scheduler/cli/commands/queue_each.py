@@ -1,4 +1,4 @@
-"""Commands that change jobs one by one: hold, release, cancel, retry, remove, priority, move."""
+"""`schedctl queue` hold, release, cancel and retry for one or more jobs; remove, priority and move for one job."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,9 +26,9 @@ CAN_BE: dict[str, Callable[[JobState], bool]] = {
     "cancelled": lambda state: isinstance(state, Queued | Active | Held | Failed),
     "tried again": lambda state: isinstance(state, Failed),
 }
-"""The jobs that ``--all`` selects, by change."""
+"""For each change, whether ``--all`` includes a job in this state."""
 _NOW = {"held": "is held", "released": "may run again", "cancelled": "is cancelled", "tried again": "is tried again"}
-"""Messages by change."""
+"""The end of the message about a job, by change."""
 
 Jobs = Annotated[list[str] | None, argument("JOB...", "Names of the jobs.", autocompletion=job_names)]
 All = Annotated[bool, option("--all", "Every job that this can be done to, instead of names.")]
@@ -70,10 +70,10 @@ def _change(
     *,
     yes: bool = True,
 ) -> None:
-    """Change the named jobs, or all that :data:`CAN_BE` ``done``, after a confirmation unless ``yes``.
+    """Change the jobs in ``names``, or with ``everything`` all that can be ``done``, a key of :data:`CAN_BE`.
 
-    A job that refuses the change does not stop the others. Raises UsageFault and UnknownJob before the first change,
-    and Refusal before it or at the end.
+    Unless ``yes``, a change of all asks for a confirmation. A job that refuses the change does not stop the others.
+    Raises UsageFault and UnknownJob before the first change, and Refusal before it or at the end.
     """
     if bool(names) == everything:
         raise UsageFault("which jobs", "names or --all are needed, and not both", "See: schedctl queue list")

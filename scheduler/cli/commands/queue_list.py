@@ -1,4 +1,4 @@
-"""The listing of `schedctl queue list`. It is imported without typer, so that the command starts fast."""
+"""The listing of `schedctl queue list`. The module does not import the command parser, to start fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.context import Cli
 
 _SWEEP_MIN = 2  # a sweep with one job is shown as a job
-_NEAR = {"running": "active", "waiting": "queued", "pending": "queued", "paused": "held", "completed": "done"}
+_SYNONYMS = {"running": "active", "waiting": "queued", "pending": "queued", "paused": "held", "completed": "done"}
 STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
 
@@ -26,8 +26,8 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
     """Write the jobs in queue order, all or those in ``states``; a sweep is one line unless ``each``."""
     unknown = [state for state in states if state not in STATES]
     if unknown:
-        near = _NEAR.get(unknown[0])
-        remedy = f"{f'Did you mean {near}? ' if near else ''}Use one of {', '.join(STATES)}"
+        synonym = _SYNONYMS.get(unknown[0])
+        remedy = f"{f'Did you mean {synonym}? ' if synonym else ''}Use one of {', '.join(STATES)}"
         raise UsageFault(f'unknown state "{unknown[0]}"', "no job can be in it", remedy)
     listed = list_jobs(cli.paths.database_url, states or None)
     if cli.options.json:
@@ -35,7 +35,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         documents = [{**picked(job, *fields), "priority": job.weight, **job_state_json(job.state)} for job in listed]
         cli.out.data({"jobs": documents})
         return
-    # Only a pause needs the clock, for which all settings are loaded, and that takes a tenth of a second.
+    # Only the reason "paused" needs the time. The clock loads all settings, which takes a tenth of a second.
     now = cli.now if any(job.waits and job.waits.get("code") == NOT_RELEASED for job in listed) else 0
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->priority", "-pool", "~why"),

@@ -1,4 +1,4 @@
-"""`schedctl queue show`: one job with its definition, progress, speeds and newest sessions."""
+"""`schedctl queue show`: show one job with its definition, progress, measured speeds and newest sessions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -102,7 +102,7 @@ def lock_line(requirements: Requirements) -> str:
 
 
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
-    """Return the weights that a job is initialised from: the chosen checkpoint, or the rule that will choose one."""
+    """Return where a job's first weights come from: the chosen checkpoint, or the rule that will choose it."""
     chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
     if chosen is not None:
         return f"{chosen.parent} at step {chosen.parent_step}, {chosen.parent_key}"
@@ -113,7 +113,7 @@ def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
 
 
 def stop_line(rule: StopRule, gained: Progress) -> str:
-    """Return when a job stops early by its rule, and its best value so far."""
+    """Return when a job's rule would stop it early, and its best value so far."""
     value = f"when {rule.metric} reaches {rule.value:g}" if rule.value is not None else ""
     best = "highest" if rule.aim == "high" else "lowest"
     rest = f"{counted(rule.patience, 'checkpoint')} after its {best} {rule.metric}" if rule.patience else ""
@@ -126,13 +126,13 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
 
 
 def budget_line(record: JobRecord, left_seconds: int) -> str:
-    """Return what is left of the budget of a job or of its sweep; "" without a budget."""
+    """Return how many hours of the budget of a job or its sweep are left; "" without a budget."""
     allowed = halvings.budget_of(record.spec) / HOUR
     return f"{left_seconds / HOUR:.2f} of {allowed:g} device hours are left" if allowed else ""
 
 
 def halving_line(record: JobRecord) -> str:
-    """Return the rung of a job in its sweep; "" without halving."""
+    """Return at which rung a job of a sweep is, and how many jobs go on; "" without successive halving."""
     rule = record.spec.halving
     if rule is None:
         return ""

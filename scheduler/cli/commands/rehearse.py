@@ -1,4 +1,4 @@
-"""`schedctl rehearse`: run a week on this machine with the real daemon on a scaled clock, and show its figures."""
+"""`schedctl rehearse`: run a week in minutes with the real daemon on an accelerated clock, and show its figures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -64,12 +64,12 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     went backwards, or a pool was kept from all that was meant for it: its launches were refused, or it was closed.
     """
     out = out.expanduser().absolute()
-    asked_at = clock.process_began()  # --epoch is the scheduled time at which this process started
+    began_at = clock.process_began()  # --epoch is the scheduled time at which this process started
     if resume:
         app = run.open_app(reopen(out))
     else:
         # Our clock starts after the preparation; the clock of an external server runs already.
-        origin = asked_at if kaggle_proxy or aws_endpoint else 0.0
+        origin = began_at if kaggle_proxy or aws_endpoint else 0.0
         scale = scale or (stand_ins.SLURM_SCALE if slurm else _SCALE)
         rehearsal = Rehearsal(out, run.instant_of(epoch), hours, scale, origin)
         base = run.read_base(cli.options.config)

@@ -1,4 +1,4 @@
-"""`schedctl runs`: the sessions, live and past; `schedctl events`: what happened, from the event log."""
+"""`schedctl runs` lists, shows and stops the runs, one for each session; `schedctl events` shows the event log."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ from scheduler.views.documents import picked, run_json
 
 Key = Annotated[str, argument("RUN", "ID of the run, as runs list shows it.", autocompletion=run_keys)]
 RunOrJob = Annotated[str, argument("RUN|JOB", "ID of the run, or a job: its newest run.", autocompletion=run_keys)]
-_LOOK_AGAIN_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 1.0  # between two reads of a log that is followed
 
 
 def _proof_text(proof: str) -> str:
@@ -242,7 +242,7 @@ def list_events(
 
 
 def write_events(out: Output, rows: Iterable[Event], *, with_subject: bool = False) -> None:
-    """Write events as a table."""
+    """Write events as a table; ``with_subject`` adds the column with the job, run, pool or version of each event."""
     subject = ("subject",) if with_subject else ()
     cells = (
         (out.moment(one.at), *([one.subject] if with_subject else []), one.kind, one.by, str(one.data.get("why", "")))

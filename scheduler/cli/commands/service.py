@@ -1,4 +1,4 @@
-"""`schedctl service`: the daemon as a service of systemd."""
+"""`schedctl service`: install, remove and check the daemon as a systemd service."""
 
 import sys
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def status(cli: Cli, user: OwnOption = False) -> None:
 
 
 def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> installation.Installation:
-    """Return the paths and options of the installation. Raises ConfigError if ``strict`` and settings are invalid."""
+    """Return the paths and options of the installation. If ``strict``, raises ConfigError for invalid settings."""
     root = root.absolute()
     home = Path("~").expanduser()
     folder = home / ".config" / "uff-scheduler" if user else installation.FOLDER

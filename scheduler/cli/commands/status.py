@@ -1,4 +1,4 @@
-"""`schedctl status`: the state of things on one screen."""
+"""`schedctl status`: show actions required, jobs, sessions and pools on one screen."""
 
 from typing import Annotated
 
@@ -23,9 +23,9 @@ def status(
 
         show_job(cli, job)
         return
-    from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
+    from scheduler.cli.parts.screen import cut, headline, overview_json, read_overview, sections, verdict_line
 
-    overview = look(cli)
+    overview = read_overview(cli)
     cli.out.data(overview_json(overview))
     lines = [verdict_line(overview, cli.out), headline(overview, cli.out)]
     for line in reversed(lines) if overview.daemon.problem else lines:  # the daemon's problem comes first

@@ -1,4 +1,4 @@
-"""`schedctl submit`: make a job or a sweep of jobs from a script, with estimates for missing values."""
+"""`schedctl submit`: make a job or a sweep of jobs from a script; values that are not given are estimated."""
 
 import re
 import sys
@@ -39,16 +39,17 @@ _NAME_MAX = 40
 _KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _SPAN = re.compile(r"(-?\d+)\.\.(-?\d+)", re.ASCII)
 _STEPS_PER_HOUR = 1_000.0  # if no speed is known; the first session measures it
-_RUNS_SEARCHED = 200
-_SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
+_RUNS_SEARCHED = 200  # the newest runs, among which live local sessions are searched
+# A script that uses one of these names can save and resume.
+_RESUME_NAMES = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
 _REQUIREMENTS = "requirements.txt"
 _HERE = "command line"
 _HOW_FAR = (
     "Add --max-time 3h, the longest that the script may take, or --target-step N if it saves and resumes "
     "(docs/your-own-training.md)"
 )
-_LOOK_AGAIN_SECONDS = 1.0
-_PROBE_SECONDS = 30
+_LOOK_AGAIN_SECONDS = 1.0  # between two looks at a job that is followed
+_PROBE_SECONDS = 30  # of the trial that measures a script's speed
 
 
 def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
@@ -134,14 +135,14 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     elif "target_step" not in table:
         raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
     chosen = combinations(sweep or ())
-    table |= halved(table, len(chosen), halving, metric)
+    table |= halving_keys(table, len(chosen), halving, metric)
     specs = _family({**guessed, **table, "command": command, "code": str(folder)}, chosen)
     if not ({"steps_per_hour", "whole"} & table.keys()):
         speed = _speed(cli, specs[0], probe)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
     with (folder / word).open("rb") as stream:
-        speaks = _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
-    if "whole" in table and speaks:
+        can_resume = _RESUME_NAMES.search(stream.read(TEXT_BYTES_MAX)) is not None
+    if "whole" in table and can_resume:
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would resume")
     show_rungs(cli, specs[0])
     warn_of_certificate(cli, specs[0], folder / word, folder)
@@ -153,20 +154,20 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         follow_jobs(cli, [spec.name for spec in specs], logs=follow)
 
 
-def halved(table: dict[str, Any], count: int, factor: int | None, metric: str | None) -> dict[str, Any]:
+def halving_keys(table: dict[str, Any], count: int, factor: int | None, metric: str | None) -> dict[str, Any]:
     """Return the job keys for successive halving of ``count`` jobs; empty without halving. Raises UsageFault.
 
-    The ``budget`` of ``table`` moves into them.
+    The key ``budget`` is removed from ``table``, because the halving has it instead.
     """
     if factor is None and metric is None:
         return {}
     if factor is None or metric is None or not {"budget", "target_step"} <= table.keys():
         why = "it takes --sweep, --target-step, --halving, --metric and --budget together"
-        raise UsageFault("the sweep cannot be halved", why, "Write --halving 3 --metric loss --budget 12h")
+        raise UsageFault("the sweep cannot be halving_keys", why, "Write --halving 3 --metric loss --budget 12h")
     rungs = rungs_of(table["target_step"], count, factor)
     if len(rungs) == 1:
         why = f"it has {counted(count, 'job')}, and the best 1 in {factor} is none"
-        raise UsageFault("the sweep cannot be halved", why, f"Give at least {factor} combinations")
+        raise UsageFault("the sweep cannot be halving_keys", why, f"Give at least {factor} combinations")
     metric, _, aim = metric.partition(":")
     rule = {"metric": metric, "aim": aim or "low", "budget": table.pop("budget")}
     return {"target_step": rungs[0], "halving": {**rule, "candidates": count, "rungs": list(rungs), "factor": factor}}
@@ -206,7 +207,7 @@ def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[Job
 
 
 def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
-    """Return steps per hour on the reference device, measured here or assumed, and report which."""
+    """Return steps per hour on the reference device, and report whether they were measured here or are assumed."""
     from platforms.plugin import traits
 
     app = cli.app

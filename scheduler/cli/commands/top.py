@@ -1,4 +1,4 @@
-"""`schedctl top`: a live view of sessions, quotas and queue, with keys that change jobs."""
+"""`schedctl top`: a view of sessions, quotas and queue that is redrawn, with keys to select and change jobs."""
 
 import os
 import select
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from jobs.definition import RANGES
 from scheduler.cli.parts import OVER
-from scheduler.cli.parts.screen import ORDERS, ScreenTable, facts, headline, look, sections, verdict_line
+from scheduler.cli.parts.screen import ORDERS, ScreenTable, facts, headline, read_overview, sections, verdict_line
 from scheduler.cli.shell.command import command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
@@ -53,7 +53,7 @@ _KEYS_SHOWN = (
     ("h", "hold it, after a question; a session that runs saves and ends"),
     ("r", "release it, when it is held, failed or cancelled"),
     ("p", "give it another priority"),
-    ("f", "show all jobs, those that run, that wait, or that need a look"),
+    ("f", "show all jobs, the running ones, the waiting ones, or those held or failed"),
     ("/", "show jobs whose name contains a text"),
     ("s", f"change the order: {', '.join(ORDERS)}"),
     ("Esc", "back"),
@@ -100,7 +100,7 @@ def top(
 
 
 class _Picture:
-    """The picture; while the database does not answer, it shows the last state that was read."""
+    """The picture on the terminal. While the database does not answer, it shows the last state that was read."""
 
     def __init__(self, cli: Cli, order: str) -> None:
         self.view = View(cli, order)
@@ -111,7 +111,7 @@ class _Picture:
 
     def draw(self, *, fresh: bool = True) -> Group:
         """Return the picture, at most as large as the terminal; ``fresh`` reads the database again."""
-        overview = self._read_overview() if fresh or self._overview is None or self.view.message else self._overview
+        overview = self._refreshed() if fresh or self._overview is None or self.view.message else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
         filter_note = f"   jobs: {view.filter}" if view.filter != "all" else ""
@@ -130,10 +130,10 @@ class _Picture:
             parts += [Text(), _line(title, "bold"), *map(_line, view.lines(overview, out.zone)[-(room - 2) :])]
         return Group(*parts)
 
-    def _read_overview(self) -> Overview:
-        """Read the overview and return it; if that fails, return the previous one and note the error."""
+    def _refreshed(self) -> Overview:
+        """Read the overview and return it; if the database fails, keep the error and return the previous overview."""
         try:
-            self._overview, self._trouble = look(self._cli), ""
+            self._overview, self._trouble = read_overview(self._cli), ""
         except Exception as error:
             if code_of(error) is Exit.BUG or self._overview is None:
                 raise
@@ -166,7 +166,7 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _table(section: ScreenTable, most: int, chosen: str, *, colour: bool) -> list[Text]:
-    """Return a section as lines of the terminal's width, titles first; the ``chosen`` job is always included."""
+    """Return a section as at most ``most`` rows and a line of titles; the ``chosen`` job is always among the rows."""
     columns = [column_of(title) for title in section.columns]
     kept = [at for at, column in enumerate(columns) if not column.below]  # the page "explain" shows the command
     names = [row[1] for row in section.rows] if section.title == _JOBS else []
@@ -347,7 +347,7 @@ class View:
         """Follow the log of the newest session in a thread, since a platform may answer slowly."""
         self.left.set()
         self.left = Event()
-        self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what is not shown
+        self.log = deque(maxlen=_LOG_LINES)  # a thread that still reads the previous log writes into its old queue
         with self.cli.app.database.read() as tx:
             newest = runs.recent(tx, 1, job=self.chosen)
         if not newest or newest[0].pool not in self.cli.app.pools:
@@ -369,14 +369,14 @@ class View:
                 into.append("The session has ended.")
             except _Left:
                 return
-            except Exception as error:  # noqa: BLE001 - whatever a platform says is what there is to show
+            except Exception as error:  # noqa: BLE001 - any error of a platform is shown instead of the log
                 into.append(f"The log cannot be read: {error}")
 
         Thread(target=read, daemon=True).start()
 
 
 def explained(overview: Overview, name: str, zone: str) -> list[str]:
-    """Return what is known of a job in lines: how it trains, why it waits, what is planned, what it needs."""
+    """Return lines that explain a job: its training, why it waits, what is planned, and the actions it requires."""
     job = next((job for job in overview.jobs if job.spec.name == name), None)
     if job is None:
         return [f"{name} is not in the queue any more."]

@@ -1,4 +1,4 @@
-"""What others read from: `schedctl web` for browsers, `port` for programs, `mcp` for coding agents."""
+"""The servers of `schedctl`: `web` for browsers, `port` for programs, `mcp` for coding agents."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from config.logging import configure
 from jobs.problem import InvalidInput, Refusal
 from scheduler.bridge.mcp_server import server
 from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
-from scheduler.cli.shell.command import command, option, whole
+from scheduler.cli.shell.command import command, load_command, option
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, document_of
 from scheduler.verbs.proposals import AgentSurface
@@ -87,7 +87,7 @@ def port(
 
 
 def surface_of(cli: Cli, agent: str) -> Surface:
-    """Return what a program may ask, or an agent of a name, with these settings. Raises ConfigError, UsageFault."""
+    """Return the verbs for a program, or for the coding agent of this name. Raises ConfigError, UsageFault."""
     tell = partial(document_of, options=cli.options)
     if not agent:
         return Surface(cli.app, cli.who, cli.options.config, tell)
@@ -122,12 +122,12 @@ def mcp(
 
 
 def manual(ctx: typer.Context) -> str:
-    """Return the help of every command, each below its words."""
+    """Return the help texts of all commands as one text."""
 
     def pages(words: str, entry: Any, parent: Any) -> Iterator[str]:
         context = typer.Context(entry, info_name=words, parent=parent)
         yield entry.get_help(context)
         for name in entry.list_commands(context) if hasattr(entry, "list_commands") else ():
-            yield from pages(name, whole(entry.get_command(context, name)), context)
+            yield from pages(name, load_command(entry.get_command(context, name)), context)
 
     return "\n\n".join(pages("schedctl", ctx.find_root().command, None))

@@ -1,4 +1,4 @@
 """Output shared by several commands: tables, text bars and warnings."""
 
 OVER = "Finished in the last days"
-"""The section of what is over, which goes first where room is short."""
+"""Title of the section of finished jobs, the first section that is left out when space is short."""

@@ -13,9 +13,9 @@ RUN_COLUMNS = ("run", "-pool", "--~jobs", "state", "-started", "---ends", "-->le
 
 
 def run_row(run: Run, out: Output) -> tuple[str, ...]:
-    """Return the cells of one run for ``RUN_COLUMNS``; ``ends`` is the deadline until the run has ended.
+    """Return the cells of one run for ``RUN_COLUMNS``; until the run has ended, ``ends`` is its deadline.
 
-    A run that waits in its platform's queue has no start or end: the last cells are its queue position and the reason.
+    A run in its platform's queue has no start and no end yet: its last cells are the queue position and the reason.
     """
     state = run.state
     if run.wait is not None:
@@ -38,10 +38,10 @@ def run_row(run: Run, out: Output) -> tuple[str, ...]:
 
 
 def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
-    """Warn if a run that was asked to stop cannot save first; no output if the platform does not answer.
+    """Warn if a run that was asked to stop cannot save first; write nothing if the platform does not answer.
 
-    ``key`` is the run's ID. ``job`` is None if the whole run was asked to stop. Otherwise only that job was: if other
-    jobs of the session continue, only a session that sees the artifact store can stop one job alone.
+    ``key`` is the run's ID. ``job`` is the only job that was asked to stop, or None for the whole run. A session that
+    cannot see the artifact store cannot stop one job while its other jobs continue.
     """
     from platforms.base import PlatformError, SessionState, StopChannel
     from scheduler.core.job import Active

@@ -1,4 +1,4 @@
-"""The overview as tables of text: `status` prints them, `top` draws them."""
+"""The overview of jobs, sessions and pools as tables of text: `status` prints them, `top` redraws them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ _STATES = (Active, Queued, Held, Failed, Done, Cancelled)
 
 @dataclass(frozen=True, slots=True)
 class ScreenTable:
-    """A titled table. ``columns`` are marked as in Output.table; ``more`` is the command that lists all rows."""
+    """A table with a title; ``columns`` have the marks of shell.table, ``more`` is the command that lists all rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class ScreenTable:
     more: str
 
 
-def look(cli: Cli) -> Overview:
+def read_overview(cli: Cli) -> Overview:
     """Return the overview, read from the database in one transaction. Raises StoreFailure."""
     app, now = cli.app, cli.now
     daemon, clock = app.settings.daemon, app.settings.clock
@@ -44,12 +44,12 @@ def look(cli: Cli) -> Overview:
 
 
 def verdict_line(state: Overview, out: Output) -> str:
-    """Return one line on whether training goes well."""
+    """Return one sentence that says whether training is on track."""
     return sentence(state.verdict, state.at, out.zone)
 
 
 def headline(state: Overview, out: Output) -> str:
-    """Return one line on the daemon: its problem, or its name and last cycle."""
+    """Return one sentence about the daemon: its problem if it has one, else its name and last cycle."""
     daemon = state.daemon
     if daemon.problem:
         return daemon.problem
@@ -62,10 +62,10 @@ def headline(state: Overview, out: Output) -> str:
 def sections(
     state: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
 ) -> list[ScreenTable]:
-    """Return the non-empty sections: actions required, jobs with their ETA, sessions, pools, work under way, jobs done.
+    """Return the sections that have rows: actions required, jobs, sessions, pools, work under way, finished jobs.
 
-    ``order`` is one of ``ORDERS`` and sorts the jobs. ``keeps`` filters the jobs that are neither done nor cancelled;
-    None keeps all.
+    ``order`` is one of ``ORDERS`` and sorts the jobs. ``keeps`` returns whether to show a job that is neither done
+    nor cancelled; None shows all.
     """
     jobs = [job for job in state.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
     jobs.sort(key=_KEYS[order])
@@ -168,7 +168,7 @@ def overview_json(state: Overview) -> dict[str, Any]:
 
 
 def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str, ...]:
-    """Return the row of one job in a session; an unusual health replaces the age of the last report, to save width."""
+    """Return the row of one job in a session. To save width, an unusual health replaces the age of its last report."""
     if run.wait is not None:
         place = f"number {run.wait.place}" if run.wait.place else ""
         return (going.job, run.pool, f"{going.step:,}", "", "", "waits", place, run.key)
@@ -180,6 +180,7 @@ def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str
 
 
 def _pools(state: Overview, out: Output) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each quota of each pool; a pool without a quota has one row."""
     for pool in state.pools:
         first: tuple[str, ...] = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
         quotas = [
@@ -193,6 +194,7 @@ def _pools(state: Overview, out: Output) -> Iterator[tuple[str, ...]]:
 
 
 def _job(job: JobRecord, going: TrainingProgress, overview: Overview, out: Output) -> tuple[str, ...]:
+    """Return the row of one job; ``next`` is its live session, its planned session, or why it waits."""
     name = job.spec.name
     reason, placement = overview.waits.get(name), overview.next.get(name)
     reason_text = why(job.state, reason.to_json() if reason else None, out.zone, overview.at)
@@ -222,7 +224,7 @@ _KEYS: dict[str, Any] = {
 
 
 def cut(section: ScreenTable, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
-    """Return the rows that fit into ``most`` lines, and the number of rows left out."""
+    """Return the rows that fit into ``most`` lines, and how many rows are left out."""
     if len(section.rows) <= most:
         return section.rows, 0
     kept = max(0, most - 1)  # one line says how many rows were left out
@@ -230,14 +232,14 @@ def cut(section: ScreenTable, most: int) -> tuple[Sequence[tuple[str, ...]], int
 
 
 # Training progress as text: bars, arrows and ages.
-_STEADY = 0.002  # a loss whose trend is smaller is shown as level
+_STEADY = 0.002  # a smaller trend of the loss, up or down, is shown as level
 _HOUR, _DAY = 3_600, 86_400
 
 
 def bar(saved: int, live: int, whole: int, width: int = 10) -> str:
-    """Return a bar of ``width`` characters: saved steps, unsaved steps, steps to go.
+    """Return a bar of ``width`` characters: the saved steps, the unsaved steps, and the steps to go.
 
-    ``whole`` is the number of steps of the job; the bar is empty if it is not positive.
+    ``whole`` is the job's target step; the bar is empty if that is not positive.
     """
     if whole <= 0:
         return ""
@@ -274,7 +276,7 @@ def forecast_words(going: TrainingProgress, now: int, zone: str) -> str:
 
 
 def last_loss(going: TrainingProgress) -> float | None:
-    """Return the newest held-out loss, otherwise the newest training loss; None if there is neither."""
+    """Return the newest held-out loss, or the newest training loss if there is none; None without either."""
     return going.loss if going.held_out_loss is None else going.held_out_loss
 
 

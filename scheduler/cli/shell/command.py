@@ -23,14 +23,14 @@ _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
 
 
 def option(spelling: str, help_text: str, **more: Any) -> Any:
-    """Return a typer option; ``spelling`` is as in the help: ``--limit -n N``; ``more`` are typer's keywords."""
+    """Return a typer option. ``spelling`` is as the help shows it, ``--limit -n N``; ``more`` are typer's keywords."""
     words = spelling.split()
     names = [word for word in words if word.startswith("-")]
     return typer.Option(*names, help=help_text, metavar=" ".join(words[len(names) :]) or None, **more)
 
 
 def argument(metavar: str, help_text: str, **more: Any) -> Any:
-    """Return a positional argument for a typer annotation; ``more`` are keywords of ``typer.Argument``."""
+    """Return a positional argument that the help calls ``metavar``; ``more`` are keywords of ``typer.Argument``."""
     return typer.Argument(metavar=metavar or None, help=help_text, **more)
 
 
@@ -50,7 +50,7 @@ class CliCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; warn on standard error of options given by their old names."""
         own = args[: args.index("--")] if "--" in args else args
-        ctx.meta["args"] = list(args)  # a message about an option that there is not shows the whole command
+        ctx.meta["args"] = list(args)  # the message about an unknown option repeats the whole command line
         options = {option for param in self.params for option in param.opts}
         for word in dict.fromkeys(word.partition("=")[0] for word in own):
             if _RENAMED.get(word) in options:
@@ -72,8 +72,8 @@ class Listing(CliCommand):
     tables = ("wide", "columns")
 
 
-class Later(TyperCommand):
-    """A command by its summary alone: its module is imported on first use, so that other commands start without it.
+class LazyCommand(TyperCommand):
+    """A command of which only the summary is known: its module is imported on first use, so that others start faster.
 
     ``where`` is ``module:function`` in scheduler.cli.commands, or ``module`` if the module holds a group ``app``.
     """
@@ -83,16 +83,16 @@ class Later(TyperCommand):
     def load(self) -> Any:
         """Import and return the command."""
         module, _, function = self.where.partition(":")
-        place: Any = import_module(f"scheduler.cli.commands.{module}")
-        target = getattr(place, function or "app")
-        loaded = get_command(getattr(target, "app", target))
-        loaded.name = self.name
-        return loaded
+        imported: Any = import_module(f"scheduler.cli.commands.{module}")
+        target = getattr(imported, function or "app")
+        command = get_command(getattr(target, "app", target))
+        command.name = self.name
+        return command
 
 
-def whole(command: Any) -> Any:
-    """Return a command of a group; one that is known by its summary alone is loaded first."""
-    return command.load() if isinstance(command, Later) else command
+def load_command(command: Any) -> Any:
+    """Return a command of a group; if only its summary is known, its module is imported first."""
+    return command.load() if isinstance(command, LazyCommand) else command
 
 
 class CommandGroup(TyperGroup):
@@ -110,7 +110,7 @@ class CommandGroup(TyperGroup):
         super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; if they name no command, they are the arguments of the command ``alone``."""
+        """Parse ``args``; if none of them is a command, they are the arguments of the command ``alone``."""
         if self.alone and not {"-h", "--help"} & set(args) and (not args or args[0].startswith("-")):
             named = any(word in self.commands for word in args)
             args = args if named else [self.alone, *args]
@@ -119,8 +119,8 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with. The error for an unknown command suggests similar names.
 
-        Without any, `queue ufm` suggests `queue show ufm`. A command that asks for a confirmation (--yes) is suggested
-        only if the first character is the same: "start" does not suggest "restart".
+        If no name is similar, `queue ufm` suggests `queue show ufm`. A command that asks for a confirmation (--yes) is
+        suggested only if its first character is the same: "start" does not suggest "restart".
         """
         if args[0] == "ls" and "list" in self.commands:
             args = ["list", *args[1:]]
@@ -128,23 +128,23 @@ class CommandGroup(TyperGroup):
             typer.echo(f"schedctl: warning: `{ctx.command_path} {args[0]}` is now called `{new}`; use that", err=True)
             args = [new, *args[1:]]
         try:
-            name, one, rest = super().resolve_command(ctx, args)
+            name, command, arguments = super().resolve_command(ctx, args)
         except Exception as error:
             from difflib import get_close_matches
 
-            near = {name: whole(self.commands[name]) for name in get_close_matches(args[0], self.commands)}
-            asking = [n for n, one in near.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
-            close = [name for name in near if name not in asking or name[0] == args[0][0]]
+            similar = {name: load_command(self.commands[name]) for name in get_close_matches(args[0], self.commands)}
+            confirmed = [n for n, one in similar.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
+            close = [name for name in similar if name not in confirmed or name[0] == args[0][0]]
             shows = [f"{ctx.command_path} {verb} {args[0]}" for verb in ("explain", "show") if verb in self.commands]
             if (likely := [repr(name) for name in close] or shows[:1]) and hasattr(error, "message"):
                 error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(likely)}?"
             raise
-        return name, whole(one), rest
+        return name, load_command(command), arguments
 
 
 @dataclass(frozen=True)
-class Several:
-    """Options shared by several commands: typer annotations by name. A command receives the values as one dict."""
+class OptionGroup:
+    """Options that several commands share: typer annotations by name. A command receives their values as one dict."""
 
     options: Mapping[str, Any]
 
@@ -156,7 +156,7 @@ class Several:
 
 @lru_cache(maxsize=1)
 def command_table() -> dict[str, Any]:
-    """Return ``commands.toml``: all commands, by the name of their group, and the samples of files in their help."""
+    """Return ``commands.toml``: the commands of each group, and sample files for the help."""
     return tomllib.loads(Path(__file__).parents[1].joinpath("commands.toml").read_text(encoding="utf-8"))
 
 
@@ -166,18 +166,18 @@ def group(
     alone: str = "",
     old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> typer.Typer:
-    """Return a new group with ``commands`` as in :func:`later`; ``alone`` and ``old_names`` as in CommandGroup."""
+    """Return a group with ``commands`` as in add_lazy_commands, and ``alone`` and ``old_names`` as in CommandGroup."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
     app = typer.Typer(help=title, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # without a callback typer turns a group of one command into that command
-    later(app, commands)
+    add_lazy_commands(app, commands)
     return app
 
 
 def command(
     *examples: str, job_file: str = "", script: str = "", kind: type[CliCommand] = CliCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a function a command for :func:`later`; the help shows ``examples``.
+    """Return a decorator that makes a function a command for :func:`add_lazy_commands`; the help shows ``examples``.
 
     The function's first parameter is the :class:`Cli`, or the parser's context if it is called ``ctx``. The others are
     options. ``job_file`` and ``script`` are the names of a job definition and of a script in the examples: the help
@@ -196,37 +196,37 @@ def command(
     registered = app.command(cls=kind, epilog="\b\n" + "\n".join(lines))
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        setattr(function, "app", app)  # noqa: B010 - a type checker knows no attributes of functions
+        setattr(function, "app", app)  # noqa: B010 - the type checker refuses to assign attributes of functions
         first, *own = signature(function, eval_str=True).parameters.values()
         if first.name == "ctx":
             return registered(function)
-        several = {
-            one.name: values
-            for one in own
-            for values in getattr(one.annotation, "__metadata__", ())
-            if isinstance(values, Several)
+        groups = {
+            parameter.name: hint
+            for parameter in own
+            for hint in getattr(parameter.annotation, "__metadata__", ())
+            if isinstance(hint, OptionGroup)
         }
 
         @wraps(function)
-        def called(ctx: typer.Context, **arguments: Any) -> None:
-            gathered = {name: {key: arguments.pop(key) for key in values.options} for name, values in several.items()}
-            function(ctx.obj, **arguments, **gathered)
+        def run_command(ctx: typer.Context, **arguments: Any) -> None:
+            values = {name: {key: arguments.pop(key) for key in group.options} for name, group in groups.items()}
+            function(ctx.obj, **arguments, **values)
 
         # typer builds the parser from the signature and the annotations.
         context = first.replace(name="ctx", annotation=typer.Context)
-        options = [each for one in own for each in (several[one.name].parameters() if one.name in several else [one])]
-        called.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in (context, *options)}
-        registered(called)
+        options = [each for one in own for each in (groups[one.name].parameters() if one.name in groups else [one])]
+        run_command.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]
+        run_command.__annotations__ = {option.name: option.annotation for option in (context, *options)}
+        registered(run_command)
         return function
 
     return register
 
 
-def later(app: typer.Typer, commands: Mapping[str, tuple[str, str]], **more: Any) -> None:
-    """Add commands to a group, loaded on first use; by name, (``where`` of :class:`Later`, summary)."""
+def add_lazy_commands(app: typer.Typer, commands: Mapping[str, tuple[str, str]], **more: Any) -> None:
+    """Add commands to a group. ``commands`` maps a name to ``where`` (as in :class:`LazyCommand`) and the summary."""
     for name, (where, summary) in commands.items():
-        app.command(name, cls=type("Later", (Later,), {"where": where}), help=summary, **more)(lambda: None)
+        app.command(name, cls=type("LazyCommand", (LazyCommand,), {"where": where}), help=summary, **more)(lambda: None)
 
 
 def parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -242,6 +242,7 @@ def parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """Store a shared option in the call's GlobalOptions; a default does not overwrite a value given before."""
     if value:
         setattr(ctx.obj.options, str(param.name), value)
     return value

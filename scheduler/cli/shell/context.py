@@ -1,4 +1,4 @@
-"""The context of a command: options, settings, app and output. Created on first use, so that listings stay fast."""
+"""The context of a command: options, settings, app and output. Each part is created on first use, to start fast."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class GlobalOptions:
 
 @dataclass
 class Cli:
-    """Context of one call of ``schedctl``."""
+    """Context of one call of ``schedctl``; every command receives it as its first argument."""
 
     options: GlobalOptions = field(default_factory=GlobalOptions)
 
     @cached_property
     def paths(self) -> Paths:
-        """State folder, database and zone, without the cost of all settings. Raises ConfigError."""
+        """State folder, database and zone, read without building all settings. Raises ConfigError."""
         from config.paths import load_paths
 
         return load_paths(self.options.config)
@@ -59,7 +59,7 @@ class Cli:
 
     @cached_property
     def redact(self) -> KnownSecrets:
-        """Function that replaces the secrets of settings and environment in a text."""
+        """Redactor that hides the secrets of settings and environment in a text."""
         from config.known_secrets import KnownSecrets
 
         return KnownSecrets(self.paths.values, os.environ)
@@ -71,7 +71,7 @@ class Cli:
 
     @cached_property
     def plain(self) -> Output:
-        """Like ``out``, but usable if the settings are invalid; times are in UTC."""
+        """Output that works even if the settings are invalid; times are in UTC."""
         from scheduler.cli.shell.exits import redactor_for
 
         return self._output("UTC", redactor_for(self.options))
@@ -82,7 +82,7 @@ class Cli:
 
     @property
     def planning_context(self) -> PlanningContext:
-        """Inputs for planner queries, the same as the daemon would use now."""
+        """Inputs for questions to the planner: the same that the daemon would use now."""
         from scheduler.service.requests.questions import PlanningContext
 
         app = self.app
@@ -101,7 +101,7 @@ class Cli:
 
     @property
     def who(self) -> str:
-        """Name of the user or agent, for the event log; ``uid N`` if the account has no name."""
+        """Name of the user or coding agent for the event log; ``uid N`` if the account has no name."""
         from scheduler.service.requests.agents import AGENT
 
         if name := os.environ.get(AGENT) or os.environ.get("SUDO_USER") or os.environ.get("USER"):
@@ -112,7 +112,7 @@ class Cli:
             return f"uid {os.getuid()}"
 
     def wake_daemon(self) -> None:
-        """Wake the daemon to process a change; if none listens here, say when the change takes effect."""
+        """Wake the daemon to process a change; if no daemon listens here, report when the change takes effect."""
         from scheduler.store import lease
         from scheduler.wake import wake
 

@@ -59,7 +59,7 @@ class UsageFault(UserError):
 
 
 def pair_of(option: str, words: str, form: str, *, empty: bool = False) -> tuple[str, str]:
-    """Return name and value of ``NAME=VALUE``; ``empty`` allows an empty value. Raises UsageFault with ``form``."""
+    """Return name and value of ``NAME=VALUE``; ``empty`` allows an empty value. Raises UsageFault showing ``form``."""
     name, equals, value = words.partition("=")
     if not (name and equals and (value or empty)):
         raise UsageFault(f"{option} {words} cannot be read", "it has two parts", f"Write it as {form}")
@@ -75,7 +75,7 @@ class Violations(UserError):
 
 
 def code_of(error: BaseException) -> Exit:
-    """Return the exit code of an error; BUG if no class of it is in :func:`codes`."""
+    """Return the exit code of an error; BUG if neither its class nor a base class is in :func:`codes`."""
     for kind in type(error).__mro__:
         code = codes().get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
@@ -86,7 +86,7 @@ def code_of(error: BaseException) -> Exit:
 def report(error: BaseException, options: GlobalOptions, arguments: Sequence[str] = ()) -> int:
     """Write an error to standard error, as JSON with ``--json``, and return the exit code.
 
-    ``arguments`` are the arguments of the command line, which may contain a URL with a password to redact.
+    ``arguments`` is the command line: a password in a URL there is hidden in the report.
     """
     error = _root_cause(error, options)
     code = code_of(error)
@@ -116,14 +116,14 @@ def report(error: BaseException, options: GlobalOptions, arguments: Sequence[str
 
 
 def document_of(error: BaseException, options: GlobalOptions) -> dict[str, Any]:
-    """Return an error as the document that ``--json`` writes, for callers that transmit it."""
+    """Return an error as the document that ``--json`` writes, for callers that send it to a program."""
     error = _root_cause(error, options)
     reported = getattr(error, "document", None)  # set by a command that has already reported its error
     return reported if isinstance(reported, dict) else _document(error, code_of(error))
 
 
 def redactor_for(options: GlobalOptions, arguments: Sequence[str] = ()) -> Redactor:
-    """Return a redactor for the secrets in settings, environment and ``arguments``; unreadable settings are ignored."""
+    """Return a redactor of the secrets in settings, environment and ``arguments``; unreadable settings are ignored."""
     from config.errors import ConfigError
     from config.known_secrets import KnownSecrets
     from config.layers import read_layers
@@ -131,13 +131,13 @@ def redactor_for(options: GlobalOptions, arguments: Sequence[str] = ()) -> Redac
     try:
         values = read_layers(options.config).values
     except (ConfigError, OSError):
-        values = {}  # unreadable settings: the error about them shows no values
+        values = {}  # the error about unreadable settings shows no values that could be secret
     return KnownSecrets(values, os.environ, arguments)
 
 
 def _root_cause(error: BaseException, options: GlobalOptions) -> BaseException:
     """Return the database damage that caused an unexpected error; without damage, return the error itself."""
-    # A damaged time outside the range of the calendar raises OSError with EOVERFLOW.
+    # A damaged time beyond the range of the calendar raises OSError with EOVERFLOW.
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
     from config.paths import load_paths
@@ -145,12 +145,12 @@ def _root_cause(error: BaseException, options: GlobalOptions) -> BaseException:
     from scheduler.store.errors import DatabaseCorrupt
 
     try:
-        damage_found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
+        cause = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
     except DatabaseCorrupt as damage:
         return damage
-    except Exception:  # noqa: BLE001 - settings or database cannot be used: report the first error
+    except Exception:  # noqa: BLE001 - settings or database cannot be used: the first error is reported instead
         return error
-    return error if damage_found is None else damage_found
+    return error if cause is None else cause
 
 
 def _document(error: BaseException, code: Exit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lookup of runs and pools by name, with similar names suggested in the error."""
+"""Find runs and pools by name; the error for an unknown name suggests similar ones."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from jobs.nouns.pool import Pool
 from jobs.problem import NotFound
 from scheduler.core.run import Run
 
-_RUNS_SEARCHED = 500
+_RUNS_SEARCHED = 500  # the newest runs, among which similar names are searched
 
 
 def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
@@ -24,7 +24,8 @@ def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
             return newest[0]
         recent = newest or runs.recent(tx, _RUNS_SEARCHED)
         names = [*(run.key for run in recent), *(lane.job for run in recent for lane in run.lanes if or_job)]
-        remedy = f"Did you mean {newest[0].key}?" if newest else meant(key, dict.fromkeys(names), "schedctl runs list")
+        similar = suggest(key, dict.fromkeys(names), "schedctl runs list")
+        remedy = f"Did you mean {newest[0].key}?" if newest else similar
         why = f"{key} is {'neither a job that has run nor' if or_job else 'not'} the ID of a run"
         raise NotFound("unknown run", why, remedy) from None
 
@@ -32,18 +33,18 @@ def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
 def find_pool(pools: dict[str, Pool], name: str) -> Pool:
     """Return the configured pool of this name. Raises NotFound."""
     if name not in pools:
-        raise NotFound("unknown pool", f"{name} is not among the settings", meant(name, pools, "schedctl pools"))
+        raise NotFound("unknown pool", f"{name} is not among the settings", suggest(name, pools, "schedctl pools"))
     return pools[name]
 
 
-def meant(word: str, names: Iterable[str], listing: str) -> str:
+def suggest(word: str, names: Iterable[str], listing: str) -> str:
     """Return the remedy for an unknown name: similar names, or ``listing``, the command that lists all."""
     close = get_close_matches(word, list(names))
     return f"Did you mean {' or '.join(close)}?" if close else f"See: {listing}"
 
 
 def free_name(wanted: str, used: Collection[str]) -> str:
-    """Return ``wanted`` if it is not in ``used``, otherwise its first 36 characters with the lowest free number."""
+    """Return ``wanted`` if it is free, otherwise its first 36 characters with the lowest number that makes it free."""
     numbered = (f"{wanted[:36]}-{number}" for number in range(2, len(used) + 3))
     return next(name for name in (wanted, *numbered) if name not in used)
 

@@ -19,7 +19,7 @@ from scheduler.cli.shell.table import column_of, drawn
 # Colours and cursor movements (ESC [ ... final character), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
 
-T = TypeVar("T")
+T = TypeVar("T")  # a thing that a table has a row for
 _PIPE_COLUMNS = 160  # width of a pipe or file, unless the variable COLUMNS is set
 
 _WORDS = {
@@ -36,10 +36,10 @@ _CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output of a command. ``zone`` is the time zone of displayed times; ``redact`` is applied to all output.
+    """The output of a command. ``zone`` is the time zone of displayed times; ``redact`` hides secrets in all output.
 
-    A command writes everything both as data and as lines and tables; ``as_json`` selects which of them is printed.
-    Tables have all their columns if ``wide``, and only the columns in ``only`` unless it is empty.
+    A command writes its result twice, as data and as lines and tables; ``as_json`` selects which of them is printed.
+    A table shows all its columns if ``wide`` is set, and only the columns in ``only`` unless that is empty.
     """
 
     as_json: bool
@@ -66,16 +66,16 @@ class Output:
             sys.stderr.write(self.redact(clean(text)) + "\n")
 
     def warn(self, text: str, *, in_data: bool = False) -> None:
-        """Write a warning to standard error; skipped if ``as_json`` and the JSON document holds it (``in_data``)."""
+        """Write a warning to standard error, unless ``as_json`` and the JSON document has the warning (``in_data``)."""
         if in_data and self.as_json:
             return
         sys.stderr.write(f"schedctl: warning: {self.redact(clean(text))}\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, below: bool = False) -> None:
-        """Write a table whose ``columns`` are marked as in scheduler.cli.shell.table. Raises UsageFault.
+        """Write a table; ``columns`` are titles with the marks of scheduler.cli.shell.table. Raises UsageFault.
 
         Long text is wrapped on a terminal. A pipe or file gets one line per row, with long text cut off. A table
-        ``below`` other output has an empty line before it, and is left out if it has no rows.
+        ``below`` other output begins with an empty line, and is left out if it has no rows.
         """
         rows = list(rows)
         if self.as_json or (below and not rows):
@@ -101,9 +101,9 @@ class Output:
     def listing(
         self, things: Iterable[T], columns: Mapping[str, Callable[[T], str]], *, none: str = "", below: bool = False
     ) -> None:
-        """Write a table with one row per thing. ``columns`` maps marked titles to functions that return the cell.
+        """Write a table with one row per thing. ``columns`` maps a title with marks to the function for its cells.
 
-        ``none`` is the message if there are no things; ``below`` as in :meth:`table`.
+        ``none`` is the message if there are no things; ``below`` is as in :meth:`table`.
         """
         rows = [[read(one) for read in columns.values()] for one in things]
         self.table(tuple(columns), rows, below=below)
@@ -111,7 +111,7 @@ class Output:
             self.say(none)
 
     def _chosen(self, titles: Sequence[str]) -> list[int]:
-        """Return the indices of the columns in ``only``, in that order. Raises UsageFault for an unknown title."""
+        """Return the positions of the columns in ``only``, in that order. Raises UsageFault for an unknown title."""
         wanted = [name if name in titles else _OLD_TITLES.get(name, name) for name in self.only]
         unknown = [name for name in wanted if name not in titles]
         if unknown:
@@ -122,13 +122,13 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """The width of a line in characters."""
+        """The width of a line of the terminal, pipe or file in characters."""
         import shutil
 
         return shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
 
     def facts(self, *pairs: tuple[str, str]) -> None:
-        """Write names and values, one pair a line; empty values are left out."""
+        """Write names and values, one pair per line; pairs with an empty value are left out."""
         if self.as_json:
             return
         rows = [(name, self.redact(clean(value))) for name, value in pairs if value]
@@ -191,7 +191,7 @@ def figure(value: float | None, form: str = ".4g") -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage, such as ``33 %``: at most 99 % unless all is done; empty if ``whole`` is not positive."""
+    """Return a percentage, such as ``33 %``; at most 99 % until all is done, and empty if ``whole`` is not positive."""
     if whole <= 0:
         return ""
     percent = 100 * part / whole
@@ -199,5 +199,5 @@ def share(part: int, whole: int) -> str:
 
 
 def amount(value: int, unit: str) -> str:
-    """Return an amount of a quota as text: dollars if its ``unit`` is microdollars, otherwise hours (from seconds)."""
+    """Return an amount of a quota as text: dollars if ``unit`` is ``microdollars``, otherwise seconds as hours."""
     return f"${value / 1_000_000:.2f}" if unit == "microdollars" else hours(value)

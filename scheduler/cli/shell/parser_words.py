@@ -1,4 +1,4 @@
-"""Messages for usage errors, which replace those of the command-line parser."""
+"""Our messages for usage errors; they replace the messages of the command-line parser."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _KINDS = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
-# The parser's messages as patterns, with our messages for them.
+# Our message for each pattern of a parser's message.
 _MESSAGES = {
     r"Got unexpected extra argument\S* \((.*)\)": '{command} has no use for the argument "{0}"',
     r"Option '(.*)' requires (?:an argument|\d+ arguments)": "{0} needs a value",
@@ -17,9 +17,9 @@ _MESSAGES = {
 
 
 def sentence(error: Any) -> str:
-    """Return the message for a usage error of the parser, with a suggestion if there is one; no final full stop.
+    """Return our message for a usage error of the parser, without a full stop at the end.
 
-    ``error`` must have its parser context.
+    The message has a suggestion if one is known. ``error`` must have its parser context (``ctx``).
     """
     command = error.ctx.command_path
     match type(error).__name__:
@@ -37,7 +37,7 @@ def sentence(error: Any) -> str:
 
 
 def _option(error: Any, command: str) -> str:
-    """Return the message for an unknown option: a similar option, or what the user may have meant."""
+    """Return the message for an unknown option; it suggests a similar option or what the user may have meant."""
     name = str(error.option_name)
     options = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
     close = get_close_matches(name, options, n=1, cutoff=0.75)
@@ -52,7 +52,7 @@ def _option(error: Any, command: str) -> str:
 
 
 def _moved(args: list[str], name: str) -> str:
-    """Return the arguments of ``submit`` with the option ``name`` and its value moved to those of the script."""
+    """Return the arguments of ``submit`` with the option ``name`` and its value moved after ``--``, to the script."""
     end = args.index("--") if "--" in args else len(args)
     at = next(at for at, word in enumerate(args) if word.startswith(name))
     is_alone = "=" in args[at] or at + 1 == end or args[at + 1].startswith("-") or args[at + 1].endswith((".py", ".sh"))
@@ -61,6 +61,7 @@ def _moved(args: list[str], name: str) -> str:
 
 
 def _missing(error: Any, command: str) -> str:
+    """Return the message for a missing argument or option, with its help text."""
     param = error.param
     if param is None:
         return f"{command} needs more arguments"
@@ -70,6 +71,7 @@ def _missing(error: Any, command: str) -> str:
 
 
 def _hint(error: Any) -> str:
+    """Return the name of the argument or option whose value is invalid."""
     if error.param_hint is not None:
         return str(error.param_hint).strip("'")
     param = error.param

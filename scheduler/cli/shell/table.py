@@ -1,8 +1,8 @@
-"""Layout of text tables to a given width: optional columns are dropped, long text is wrapped, or cut off in a pipe.
+"""Fit a text table to a given width: optional columns are dropped, and long text is wrapped, or cut off in a pipe.
 
-A column is a title with marks before it: ``>`` aligns numbers to the right, ``~`` allows text to be wrapped, ``-``
-allows the column to be dropped if space is short, and each further ``-`` drops it earlier. A ``_`` column holds a
-command to copy: it is printed in full on a separate line below its row.
+A column is a title with marks before it. ``>`` aligns numbers to the right; ``~`` allows text to be wrapped; ``-``
+allows the column to be dropped when space is short, and each further ``-`` drops it earlier. ``_`` marks a command to
+copy, which is printed in full on a separate line below its row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ _MARKS = ">~-_"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Columns with a higher ``goes`` are dropped first, 0 is never dropped; ``below`` is the ``_`` mark."""
+    """A column. One with a higher ``goes`` is dropped earlier, one with 0 never; ``below`` is the mark ``_``."""
 
     title: str
     right: bool
@@ -27,7 +27,7 @@ class Column:
 
 
 def column_of(marked: str) -> Column:
-    """Parse a title with marks."""
+    """Return the column for a title with marks, such as ``-->step``."""
     title = marked.lstrip(_MARKS)
     marks = marked[: len(marked) - len(title)]
     return Column(title, ">" in marks, "~" in marks, marks.count("-"), "_" in marks)
@@ -102,10 +102,10 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _kept_columns(
-    columns: Sequence[Column], natural: Sequence[int], widths: Sequence[int], empty: set[int], width: int
+    columns: Sequence[Column], natural: Sequence[int], displayed: Sequence[int], empty: set[int], width: int
 ) -> list[int]:
-    """Return the columns to keep. Optional columns are dropped as needed: empty ones first, then by ``goes``."""
-    kept = list(widths)
+    """Return which of ``displayed`` to keep. Optional columns are dropped as needed: empty ones first, then by ``goes``."""
+    kept = list(displayed)
     may_go = sorted(
         (index for index in kept if columns[index].goes), key=lambda index: (index in empty, columns[index].goes, index)
     )
@@ -123,7 +123,7 @@ def _roomy(column: Column, natural: int) -> int:
 
 
 def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int) -> list[int]:
-    """Return the width of each column; the columns with text to wrap share the space that the others leave."""
+    """Return the width of each column; columns that can be wrapped share the space that the others leave."""
     widths = [min(room, width) if column.wraps else room for column, room in zip(columns, natural, strict=True)]
     soft = [index for index in kept if columns[index].wraps and widths[index] > _least(columns[index], natural[index])]
     over = sum(widths[index] + len(_GAP) for index in kept) - len(_GAP) - width
@@ -136,7 +136,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[in
 
 
 def _folded(text: str, width: int, one_line: bool) -> list[str]:
-    """Return the lines of a cell; one if ``one_line``, otherwise at most ``_LINES_MOST``."""
+    """Return the lines of a cell: a single line if ``one_line``, otherwise at most ``_LINES_MOST``."""
     if one_line:
         return [cut_off(text, width)]
     lines = wrapped(text, width)

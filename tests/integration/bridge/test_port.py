@@ -94,7 +94,7 @@ def test_a_script_is_submitted_from_its_folder_and_never_tried_here(tmp_path: Pa
     assert [job["name"] for job in port.ask("queue.list", name="here")["jobs"]] == []
     port.ask("submit", script=str(script), target_step=10, name="here", arguments=["--json", "--lr", "-1"])
     assert port.ask("queue.show", job="here")["spec"]["command"][1:] == ["train.py", "--json", "--lr", "-1"]
-    assert "from / on" in port.refused("submit", script="train.py", target_step=10)["message"]
+    assert "must be absolute" in port.refused("submit", script="train.py", target_step=10)["message"]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_the_fast_listing_answers_exactly_as_the_command_tree(
     flags: tuple[str, ...], world: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = schedctl("queue", "list", *flags)
-    monkeypatch.setattr("scheduler.cli.main.plainly_asked", lambda words: None)
+    monkeypatch.setattr("scheduler.cli.main.parse_plain_command", lambda words: None)
     slow = schedctl("queue", "list", *flags)
     assert fast == slow
     assert fast.code == 0

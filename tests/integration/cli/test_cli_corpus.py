@@ -191,7 +191,7 @@ def test_a_rule_that_cannot_be_followed_is_an_error(
     )
     failed = schedctl("corpus", "build", "--json")
     assert failed.code == 3
-    assert "the rule's command 'false' failed: it ended with 1" in failed.error["message"]
+    assert "the rule's command 'false' failed: it ended with status 1" in failed.error["message"]
     assert schedctl("corpus", "show").code == 5
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import CliCommand, whole
+from scheduler.cli.shell.command import CliCommand, load_command
 from scheduler.cli.shell.exits import Exit
 from scheduler.store.engine import Database
 from tests.integration.cli.conftest import SETTINGS
@@ -30,9 +30,9 @@ def _helps() -> Iterator[str]:
     root = tree()
     yield root.epilog or ""
     for name in COMMANDS:
-        found: Any = whole(root.commands[name])
+        found: Any = load_command(root.commands[name])
         yield found.epilog or ""
-        yield from (whole(inner).epilog or "" for inner in getattr(found, "commands", {}).values())
+        yield from (load_command(inner).epilog or "" for inner in getattr(found, "commands", {}).values())
 
 
 HELPS = tuple(_helps())
@@ -105,7 +105,7 @@ def test_every_word_of_an_example_is_understood(
 ) -> None:
     reached: list[str] = []
     monkeypatch.setattr(CliCommand, "invoke", lambda _, ctx: reached.append(ctx.command_path))
-    monkeypatch.setattr("scheduler.cli.main.plainly_asked", lambda _: None)
+    monkeypatch.setattr("scheduler.cli.main.parse_plain_command", lambda _: None)
     done = schedctl(*_words(example, home))
     assert done.code == Exit.OK, done.err
     assert len(reached) == 1

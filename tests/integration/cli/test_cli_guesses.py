@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli import main as entry
-from scheduler.cli.guesses import ALIASES, meanings
+from scheduler.cli.guesses import ALIASES, guesses_by_command
 from scheduler.cli.root import COMMANDS
 from scheduler.cli.shell.exits import Exit
 from scheduler.store import jobs
@@ -221,12 +221,12 @@ def test_a_first_guess_is_answered_with_what_to_type(
 
 def test_every_guess_means_a_command_that_there_is_and_is_none_itself() -> None:
     known = {words.removeprefix("schedctl ") for words, _ in commands()} | set(ALIASES) | set(COMMANDS)
-    for meant, guesses in meanings().items():
+    for meant, guesses in guesses_by_command().items():
         for command in [] if meant.startswith("!") else meant.split(" | "):
             words = [word for word in command.split() if not word.isupper() and not word.startswith("-")]
             assert {" ".join(words[:1]), " ".join(words[:2])} & known, command
         assert set(guesses.split(", ")) & known == set()
-    every = [guess for guesses in meanings().values() for guess in guesses.split(", ")]
+    every = [guess for guesses in guesses_by_command().values() for guess in guesses.split(", ")]
     assert len(every) == len(set(every))
     groups = {name.split()[0] for name in known if " " in name}
     assert {guess.removesuffix(" JOB") for guess in every if guess.endswith(" JOB")} & groups == set()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli.commands.top import View
-from scheduler.cli.parts.screen import look, sections
+from scheduler.cli.parts.screen import read_overview, sections
 from scheduler.cli.shell.context import Cli
 from scheduler.core.job import Held, Queued
 from scheduler.store import jobs
@@ -69,7 +69,7 @@ def test_a_weight_is_typed_and_a_wrong_one_is_refused_in_words(view: View, world
 
 def test_filters_leave_the_jobs_that_are_asked_for(view: View) -> None:
     def shown() -> list[str]:
-        found = look(view.cli)
+        found = read_overview(view.cli)
         return [
             row[1]
             for one in sections(found, view.cli.out, view.order, view.keeps)
@@ -93,7 +93,7 @@ def test_filters_leave_the_jobs_that_are_asked_for(view: View) -> None:
 
 
 def test_explain_tells_how_a_job_trains_and_what_it_needs(view: View) -> None:
-    found = look(view.cli)
+    found = read_overview(view.cli)
     assert "the log of its newest session" in "\n".join(press(view, "?").lines(found, "UTC"))
     press(view, "esc", "j", "e")
     told = "\n".join(view.lines(found, "UTC"))

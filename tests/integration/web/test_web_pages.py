@@ -326,7 +326,7 @@ def test_a_page_that_does_not_exist_and_a_bad_question_say_so(site: Any) -> None
         ("/nothing", 404, "no such page"),
         ("/jobs/nobody", 404, "no job has this name"),
         ("/runs/nothing", 404, "no run has this key"),
-        ("/?from=yesterday", 404, "no day"),
+        ("/?from=yesterday", 404, "is not a day"),
         ("/?from=9999-12-31", 404, "outside the years"),
         ("/queue?page=0", 422, "page"),
         ("/reports/2026-W60", 404, "no week"),
