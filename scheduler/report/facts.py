@@ -36,7 +36,7 @@ class WeekFacts:
     """The facts of the week [start, end). ``runs`` overlap the week; ``manifests`` are good checkpoints.
 
     ``closed`` is the reason of each closed pool, ``last_signs`` the last sign of life of each session by run ID,
-    ``firsts`` the attempts of each job that began at step 0.
+    ``firsts`` the attempts of each job that began at step 0, in order.
     """
 
     start: int
@@ -54,13 +54,21 @@ class WeekFacts:
 
     @cached_property
     def published(self) -> Mapping[str, Sequence[Manifest]]:
-        """The checkpoints up to the end of the week, by run."""
-        return grouped((manifest.run, manifest) for manifest in self.manifests if manifest.created_at <= self.end)
+        """The checkpoints of the week's runs up to its end, by run."""
+        keys = {run.key for run in self.runs}
+        return grouped((each.run, each) for each in self.manifests if each.run in keys and each.created_at <= self.end)
 
     @cached_property
     def survivors(self) -> set[str]:
-        """The keys of each job's newest checkpoint and of the checkpoints that it continued, see :func:`surviving`."""
-        return {manifest.key for manifest in surviving(self.manifests)}
+        """The keys of the newest checkpoint, and of its ancestors, of each job that the week's runs trained."""
+        trained = {manifest.job for mine in self.published.values() for manifest in mine}
+        return {manifest.key for manifest in surviving(each for each in self.manifests if each.job in trained)}
+
+    @cached_property
+    def saved(self) -> Mapping[str, Sequence[Manifest]]:
+        """The checkpoints of each job, by step and attempt; jobs without one are absent."""
+        by_step = sorted(self.manifests, key=lambda manifest: (manifest.step, manifest.attempt))
+        return grouped((manifest.job, manifest) for manifest in by_step)
 
 
 def metered(run: Run) -> tuple[int, int] | None:

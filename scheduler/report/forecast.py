@@ -37,13 +37,14 @@ def forecast(
     """
     if steps_left <= 0:
         return None
-    planned_lanes = [  # (start, end, steps), in order of their ends
+    planned_lanes = [
         (placement.start, placement.end, lane.steps)
-        for placement in sorted(plan.placements if plan else (), key=lambda placement: placement.end)
+        for placement in (plan.placements if plan else ())
         if placement.end > now
         for lane in placement.lanes
         if lane.job == job
     ]
+    planned_lanes.sort(key=lambda lane: lane[1])  # in order of their ends
     if live is not None:
         until, speed = live
         here = (now, until, max(0, int(speed * (until - now))))

@@ -15,7 +15,7 @@ from scheduler.core.quota import Meter, displayed_charges, limit_at, shows_devic
 from scheduler.core.run import Ended, Outcome, Run
 from scheduler.report.facts import JobFacts, WeekFacts, started, useful_by_run
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.week import checkpoints_by_job, jobs_of, violations
+from scheduler.report.week import jobs_of, violations
 
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 """The outcomes with which a session or a lane loses work."""
@@ -418,15 +418,13 @@ def _total(parts: Iterable[Spent]) -> Spent:
 
 def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
     start, end = facts.week.start, facts.week.end
-    by_job = checkpoints_by_job(facts.week)
     measured = grouped((name, speed) for (name, _), speed in sorted(facts.speeds.items(), key=lambda item: item[0]))
     for job in jobs_of(facts.week):
-        saved = by_job.get(job.name, [])
-        at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
+        at = [(facts.seen_at.get(one.key, 0), one) for one in facts.week.saved.get(job.name, ())]
         here = [manifest for saved_at, manifest in at if start <= saved_at < end]
         # The target of a job that stopped early is its best checkpoint; it may have saved later ones.
         step, step_start, step_before = (
-            min(job.target_step, max((manifest.step for saved_at, manifest in at if saved_at < instant), default=0))
+            min(job.target_step, next((manifest.step for saved_at, manifest in reversed(at) if saved_at < instant), 0))
             for instant in (end, start, facts.before.start)
         )
         losses = [(saved_at, loss) for saved_at, one in at if (loss := one.metrics.get("held_out_loss")) is not None]

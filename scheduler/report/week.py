@@ -1,5 +1,6 @@
 """The figures of a week, computed from the ledger and from manifests, not from plans. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -9,7 +10,7 @@ from jobs.grouping import grouped
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota, Quota, RollingQuota
 from jobs.nouns.window import Window
-from jobs.payload.store.manifest import Manifest
+from jobs.payload.store.manifest import Manifest, split_key
 from jobs.size import counted
 from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
 from scheduler.core.quota import charged_within, displayed_charges, limit_at, windows
@@ -136,19 +137,13 @@ def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
     by_start = sorted(facts.runs, key=lambda run: run.planned_start)
     trained = ((run, lane) for run in by_start for lane in run.lanes if lane.outcome is not Outcome.REJECTED)
     lanes = grouped((lane.job, (run, lane)) for run, lane in trained)
-    saved = checkpoints_by_job(facts)
-    homes = {run.key: run.pool for run in facts.runs}
-    by_key = {manifest.key: manifest for manifest in facts.manifests}
+    homes, saved = {run.key: run.pool for run in facts.runs}, facts.saved
+    parents = {named[0] for job in facts.jobs if (named := split_key(job.starts_from or ""))}
+    by_key = {manifest.key: manifest for parent in parents for manifest in saved.get(parent, ())}
     return tuple(
         _job_figures(job, lanes.get(job.name, ()), saved.get(job.name, ()), by_key.get(job.starts_from or ""), homes)
         for job in facts.jobs
     )
-
-
-def checkpoints_by_job(facts: WeekFacts) -> dict[str, list[Manifest]]:
-    """Return the checkpoints of each job, by step and attempt; jobs without one are absent."""
-    by_step = sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt))
-    return grouped((manifest.job, manifest) for manifest in by_step)
 
 
 def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
@@ -214,7 +209,7 @@ def _job_figures(
     continued: dict[tuple[str, int], str | None] = {}
     for manifest in saved:
         continued.setdefault((manifest.run, manifest.lane), manifest.parent)
-    runs_of = {manifest.key: manifest.run for manifest in saved}
+    runs_of = {manifest.key: manifest.run for manifest in saved} if lanes else {}
     resumes = moves = 0
     for run, lane in lanes:
         started_from = continued.get((run.key, lane.index))
@@ -285,11 +280,8 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
 
 def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
     """Yield a sentence for each checkpoint whose step is not above that of the previous one in its generation."""
-
-    def generation(of: Manifest) -> tuple[str, int]:
-        return of.job, sum(first <= of.attempt for first in facts.firsts.get(of.job, ()))
-
-    for (job, _), saved in grouped((generation(manifest), manifest) for manifest in facts.manifests).items():
+    pairs = (((one.job, bisect_right(facts.firsts.get(one.job, ()), one.attempt)), one) for one in facts.manifests)
+    for (job, _), saved in grouped(pairs).items():
         for before, after in pairwise(sorted(saved, key=lambda one: (one.attempt, one.created_at, one.step))):
             if after.step <= before.step:
                 yield f"checkpoint: {job} went from step {before.step} back to {after.step} in {after.run}"

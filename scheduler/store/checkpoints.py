@@ -33,6 +33,9 @@ _SAME_KEY = select(checkpoints.c.key).where(checkpoints.c.key == bindparam("key"
 _ALL = select(checkpoints).order_by(
     checkpoints.c.job, checkpoints.c.step.desc(), checkpoints.c.attempt.desc(), checkpoints.c.key
 )
+_SAVED = _ALL.with_only_columns(checkpoints.c.manifest, checkpoints.c.seen_at).where(
+    checkpoints.c.state != "quarantined"
+)
 _ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
 _KEYS = select(checkpoints.c.key).where(checkpoints.c.job == bindparam("job"))
 _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
@@ -73,6 +76,11 @@ def everything(tx: Connection, job: str | None = None) -> list[CheckpointRecord]
     """Return all checkpoints (of one job if given), sorted by job, then highest step first."""
     rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
     return [_record(row) for row in rows]
+
+
+def saved(tx: Connection) -> list[tuple[Manifest, int]]:
+    """Return good and expired checkpoints, without components, and when each was seen; sorted by job, step falling."""
+    return [(_decoded({**codec.load_object(text), "components": ()}), at) for text, at in tx.execute(_SAVED).all()]
 
 
 def unexpired(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
@@ -145,7 +153,10 @@ def _record(row: Row[Any]) -> CheckpointRecord:
 @lru_cache(maxsize=512)
 def manifest_of(text: str) -> Manifest:
     """Decode a manifest from its column. Raises KeyError, TypeError or ValueError."""
-    document = codec.load_object(text)
+    return _decoded(codec.load_object(text))
+
+
+def _decoded(document: dict[str, Any]) -> Manifest:
     document.pop("key", None)  # written by older versions
     # Older versions did not validate instants and metrics.
     for name, most in (("created_at", INSTANT_MAX), ("trained_seconds", SPAN_MAX)):

@@ -78,7 +78,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
     """Return the report of a week; the report of the current week ends at ``now``. Raises StoreFailure."""
     last = Calendar("week", zone).window_at(week.start - 1)
     with database.read() as tx:
-        records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        records = checkpoints.saved(tx)  # expired ones as well: retention deletes files, not history
         entries = ledger.entries(tx, since=week.start - WEEK - _LOOK_BACK_SECONDS)
         queue = jobs.everything(tx)
         speeds = {
@@ -88,13 +88,12 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         }
         plan = plans.newest(tx)
         quotas = meters(tx, pools, now)
-        open_needs = needs(tx, pools, week.start, now)
+        open_needs = needs(tx, pools, week.start, now, read_plan=lambda _: plan)
         since = jobs.first_added(tx)
         judged = [_judged(tx, verdict) for verdict in evaluations.verdicts_between(tx, week.start, week.end)]
 
         def facts_at_end(start: int, end: int) -> WeekFacts:
-            # Expired checkpoints count as well: retention deletes files, not history.
-            saved = [record.manifest for record in records if record.seen_at < end]
+            saved = [manifest for manifest, seen_at in records if seen_at < end]
             booked = [entry for entry in entries if entry.at < end]
             return facts_within(tx, pools, start, end, 1.0, booked, saved, queue)
 
@@ -109,7 +108,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             now=now,
             week=this,
             before=before,
-            seen_at={record.manifest.key: record.seen_at for record in records},
+            seen_at={manifest.key: seen_at for manifest, seen_at in records},
             deadlines={job.spec.name: job.spec.deadline for job in queue if job.spec.deadline is not None},
             speeds=speeds,
             plan=plan,
@@ -152,8 +151,7 @@ def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> st
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
     """Return the facts of [start, end), read in one transaction; ``scale`` is that of the clock, 1 for real time."""
     with database.read() as tx:
-        # Expired checkpoints count as well: retention deletes files, not history.
-        good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        good = [manifest for manifest, _ in checkpoints.saved(tx)]
         return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
 
 

@@ -27,13 +27,12 @@ from jobs.spec import Input, JobSpec, Mixture
 from platforms.artifacts.base import BlobStore, Missing
 from platforms.base import Capabilities, Published
 from scheduler.core.plan import Placement
-from scheduler.service.faults.isolation import ready, succeeds, why
-from scheduler.service.outside.calls import fail, tell
+from scheduler.service.faults.isolation import ready, succeeds
+from scheduler.service.outside.calls import tell
 from scheduler.service.outside.child_process import ChildFailed, call_in_child
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
 from scheduler.store.engine import Database
-from scheduler.store.errors import StoreFailure
 from scheduler.store.jobs import JobRecord
 
 KIND = "input"
@@ -78,7 +77,12 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
         able = ports.platforms[placement.pool].capabilities
         shipped = [one for lane in placement.lanes for one in inputs.get(lane.job, ()) if _is_shipped(one, able)]
-        return {f"{one.source} {one.digest[:8]}": partial(_bring_or_log, ports, one) for one in shipped}
+        return {
+            f"{one.source} {one.digest[:8]}": partial(
+                succeeds, ports, "input.unavailable", partial(bring, ports, one), input=one.source
+            )
+            for one in shipped
+        }
 
     return ready(ports, "inputs", due, needs)
 
@@ -88,18 +92,6 @@ def _is_shipped(wanted: Input, able: Capabilities) -> bool:
     if wanted.kind == hub.KIND:
         return wanted.at_home or not able.internet
     return wanted.kind != KIND and wanted.kind not in able.mounts
-
-
-def _bring_or_log(ports: Ports, wanted: Input) -> bool:
-    try:
-        bring(ports, wanted)
-    except StoreFailure:
-        raise
-    except Exception as error:  # noqa: BLE001 - an error of one input must not stop the launch of other sessions
-        ports.log.error("input.unavailable", input=wanted.source, why=str(error))
-        fail(why(error))
-        return False
-    return True
 
 
 def bring(ports: Ports, wanted: Input) -> None:
