@@ -104,7 +104,7 @@ def wrapped(text: str, width: int) -> list[str]:
 def _kept_columns(
     columns: Sequence[Column], natural: Sequence[int], displayed: Sequence[int], empty: set[int], width: int
 ) -> list[int]:
-    """Return which of ``displayed`` to keep. Optional ones are dropped as needed: empty ones first, then by ``goes``."""
+    """Return which of ``displayed`` to keep. Optional ones go as needed: empty ones first, then by ``goes``."""
     kept = list(displayed)
     may_go = sorted(
         (index for index in kept if columns[index].goes), key=lambda index: (index in empty, columns[index].goes, index)
