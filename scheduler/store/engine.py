@@ -256,7 +256,8 @@ def revision(tx: Connection, where: str) -> str | None:
 
 def _check_revision(where: str, version: str | None) -> None:
     if version is None or version in REVISIONS[:-1]:
-        why = f"its schema has revision {version or 'none'}, this version needs {REVISIONS[-1]}"
+        revision = f"revision {version}" if version else "no revision"
+        why = f"its schema has {revision}, this version needs {REVISIONS[-1]}"
         raise StoreFailure("database is older", where, why, "Run `schedctl db upgrade`")
     if version != REVISIONS[-1]:
         raise newer_database(where, version, REVISIONS[-1])

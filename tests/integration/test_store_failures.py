@@ -135,7 +135,7 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     with pytest.raises(StoreFailure, match="database is older") as caught:
         open_database(database_url)
     told(caught.value, "schedctl db upgrade")
-    assert f"is at nothing, this version needs {REVISIONS[-1]}" in caught.value.why
+    assert f"has no revision, this version needs {REVISIONS[-1]}" in caught.value.why
 
 
 @pytest.mark.parametrize("damage", ["ALTER TABLE jobs RENAME TO lost", "ALTER TABLE jobs RENAME COLUMN name TO lost"])

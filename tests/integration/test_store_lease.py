@@ -48,7 +48,7 @@ def test_a_lease_that_is_over_is_taken_under_a_new_epoch_and_the_old_holder_is_f
     second = lease.acquire(database, "second", 60)
     assert second is not None
     assert second.epoch == first.epoch + 1
-    with pytest.raises(Fenced, match="epoch 1 is over"):
+    with pytest.raises(Fenced, match="epoch 1 has ended"):
         lease.renew(database, first, 60)
 
     def write_late(epoch: int) -> None:

@@ -46,7 +46,7 @@ INNER = {
     "jobs.scores.ScoresError",
     "jobs.scores.VotesError",
     "platforms.bundle.BadArchive",
-    "platforms.relay._NotSmall",
+    "platforms.relay._UnusableDocument",
     "scheduler.cli.commands.top._Left",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.store.codec._OtherType",

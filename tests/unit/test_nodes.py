@@ -147,6 +147,6 @@ def test_a_node_is_told_its_devices_and_what_torchrun_asks_for() -> None:
 
 @pytest.mark.parametrize("change", [{"devices": []}, {"devices": [[]]}, {"launcher": []}, {"devices": [["x"]]}])
 def test_nodes_that_mean_nothing_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"without|invalid"):
+    with pytest.raises(ValueError, match=r"must have a launcher|invalid"):
         read_nodes({**ENTRY, **change})
     assert read_nodes(None) is None

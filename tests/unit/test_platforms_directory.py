@@ -113,7 +113,7 @@ def test_a_key_cannot_be_folder_and_object_at_once(store: DirectoryStore, root: 
         lambda: store.create("a/b/c", b""),
         lambda: store.put("a/b/c", b""),
     ):
-        with pytest.raises(StoreError, match="another key"):
+        with pytest.raises(StoreError, match="already the key of an object"):
             action()
     assert files(root) == ["a/b"]
 

@@ -105,8 +105,8 @@ EDGES = {
         Case(one(7_200, 7_200 + HOUR), snapshot={"horizon_seconds": 7_200}),
         "outside the horizon",
     ),
-    "cap": (Case(one(0, 4 * HOUR)), Case(one(0, 4 * HOUR + 1)), "no session length"),
-    "length": (Case(one(0, HOUR)), Case(one(0, 0)), "no session length"),
+    "cap": (Case(one(0, 4 * HOUR)), Case(one(0, 4 * HOUR + 1)), "exceeds the longest session"),
+    "length": (Case(one(0, HOUR)), Case(one(0, 0)), "is not a session length"),
     "closed": (Case(view={"closed_until": NOW}), Case(view={"closed_until": NOW + 1}), "is closed until"),
     "opens": (
         Case(one(HOUR, 2 * HOUR), pool={"hours": (DailyHours("UTC", HOUR, 3 * HOUR),)}),
@@ -127,7 +127,7 @@ EDGES = {
     "devices of a session": (
         Case([session(0, HOUR, ("job", 1, 1_400), ("other", 1, 1_400))]),
         Case([session(0, HOUR, ("job", 2, 1_400), ("other", 1, 1_400))], [BROAD, job("other")]),
-        "more devices given away",
+        "more devices than a session has",
     ),
     "sessions at once": (Case(two(0)), Case(two(0), pool={"sessions_max": 1}), "2 sessions at"),
     "one ends as the next begins": (

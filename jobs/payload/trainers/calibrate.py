@@ -95,16 +95,16 @@ def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float
             row["error"] = row["error"] or "it took too long"
             return
         try:
-            message = pipe.recv()
+            part = pipe.recv()
         except EOFError:
             row["error"] = row["error"] or ("" if row.pop("done", False) else "its process ended early")
             return
-        if "card" in message:
-            report["card"] = message["card"]
-        elif "point" in message:
-            row["points"].append(message["point"])
+        if "card" in part:
+            report["card"] = part["card"]
+        elif "point" in part:
+            row["points"].append(part["point"])
         else:
-            row.update(message)
+            row.update(part)
 
 
 def _in_child(setup: dict[str, Any], pipe: Any) -> None:

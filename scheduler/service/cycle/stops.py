@@ -177,7 +177,7 @@ _AT_WORK = frozenset({"starting", "training", "saving"})
 _Lane = tuple[str, int]
 
 
-class _Progress(NamedTuple):
+class _LaneProgress(NamedTuple):
     step: int | None
     checkpoint_step: int | None
     since: int
@@ -188,14 +188,14 @@ class StuckLanes:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._heard: dict[_Lane, _Progress] = {}
+        self._heard: dict[_Lane, _LaneProgress] = {}
 
     def look(
         self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], faults: dict[str, str], now: int
     ) -> list[AskStop]:
         """Return the stops of stalled lanes; ``heard`` has the newest heartbeats, ``faults`` gets errors by run ID."""
         fresh = now - self._ports.policy.overdue_seconds
-        progress: dict[_Lane, _Progress] = {}
+        progress: dict[_Lane, _LaneProgress] = {}
         for lane, report in heard.items():
             # A lane without a step can stall only after its command has started; before, the runner prepares it.
             at_work = report.phase in _AT_WORK and (report.step is not None or report.command_at is not None)
@@ -203,7 +203,7 @@ class StuckLanes:
                 continue
             before = self._heard.get(lane)
             same = before is not None and (before.step, before.checkpoint_step) == (report.step, report.checkpoint_step)
-            progress[lane] = before if before and same else _Progress(report.step, report.checkpoint_step, now)
+            progress[lane] = before if before and same else _LaneProgress(report.step, report.checkpoint_step, now)
         self._heard = progress
         stuck: dict[str, dict[int, str]] = {}
         for run in live:

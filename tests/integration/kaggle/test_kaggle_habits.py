@@ -87,7 +87,7 @@ def test_what_the_place_says_of_itself_is_shown_as_one_short_line(account: Accou
 def test_books_of_a_week_that_is_over_are_no_books(account: Account) -> None:
     """Just after the refresh the old figures may still be told: nothing is launched on them."""
     week_end = account.adapter().read_quota(account.now())[0].end
-    with pytest.raises(Unreachable, match="the week that ended"):
+    with pytest.raises(Unreachable, match="the week that ends"):
         account.adapter().read_quota(week_end)
 
 

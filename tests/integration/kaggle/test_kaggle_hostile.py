@@ -125,7 +125,7 @@ def test_a_log_larger_than_an_answer_may_be_ends_the_session_all_the_same(
     account.adapter().stop(KEY, account.now(), force=True)
     found = account.until(KEY, SessionState.ENDED)
     assert found.ended is not None
-    with pytest.raises(Refused, match="what uff-ufm-0001 left: HTTP 413: the answer is larger than 300 bytes"):
+    with pytest.raises(Refused, match="the output of uff-ufm-0001: HTTP 413: the answer is larger than 300 bytes"):
         account.adapter().collect(KEY, account.store, account.now())
     account.adapter().collect(KEY, account.store, account.now())  # said once
     assert "resumed from nothing" in account.output(KEY)

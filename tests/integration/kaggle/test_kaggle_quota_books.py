@@ -132,7 +132,7 @@ def test_sessions_are_asked_to_save_before_others_have_used_the_quota_up(
     with ports.database.read() as tx:
         (found,) = runs.live(tx)
     assert isinstance(found.state, Stopping) == stops
-    assert not isinstance(found.state, Stopping) or "600 s of it are left" in found.state.why
+    assert not isinstance(found.state, Stopping) or "600 s are left" in found.state.why
 
 
 def test_time_that_sessions_run_while_the_books_are_read_is_explained(

@@ -107,7 +107,7 @@ def test_the_accelerator_of_a_pool_decides(account: Account, tmp_path: Path) -> 
     [
         ("tpu", "NvidiaTeslaT4", 1, "does not fit the pool's accelerator"),
         ("gpu", "TpuV5E8", 1, "does not fit the pool's accelerator"),
-        ("tpu", "TpuV5E8", 8, "train one job"),
+        ("tpu", "TpuV5E8", 8, "trains one job"),
     ],
 )
 def test_contradictions_are_refused(account: Account, kind: str, shape: str, devices: int, says: str) -> None:
