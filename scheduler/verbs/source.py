@@ -138,7 +138,7 @@ class Source:
             value = make()
             making.set_result(value)
         finally:
-            # If ``make`` failed, only that is kept: the error itself would keep its frames and a transaction alive.
+            # After a failure of ``make``. A stored error would keep its frames alive, and with them a transaction.
             making.cancel()
             with self._lock:
                 if self._kept.get(name) is cached and making.cancelled():

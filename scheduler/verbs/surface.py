@@ -67,7 +67,7 @@ class Verb:
 
     @cached_property
     def view(self) -> TypeAdapter[Any]:
-        """The serializer of the answer, which also has its JSON schema."""
+        """The serializer of the answer, which also has its JSON schema. NaN and infinities become null."""
         return TypeAdapter(self.answers)
 
     @property

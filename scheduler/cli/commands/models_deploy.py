@@ -330,7 +330,7 @@ def _show_test(cli: Cli, name: str) -> None:
         outcome.findings,
         {
             "~metric": lambda one: one.gate.metric,
-            ">as it is": lambda one: figure(one.before),
+            ">unchanged": lambda one: figure(one.before),
             ">changed": lambda one: figure(one.value),
             ">better by": lambda one: figure(one.gain),
             "->low": lambda one: figure(one.low),

@@ -222,9 +222,8 @@ def show_what_if(
     data = {job: [asdict(one) for one in options] for job, options in choices.items()}
     more = {"devices": data} if data else {}
     cli.out.data({"plan": plan_json(plan), **asdict(difference), **more})
-    cli.out.line(
-        f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."
-    )
+    before, after = difference.value_before, difference.value_after
+    cli.out.line(f"Without the edit the plan is worth {before:.2f}, with it {after:.2f}; nothing is stored.")
     for warning in plan.warnings:
         cli.out.warn(warning, in_data=True)
     if difference.nothing:
