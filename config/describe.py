@@ -28,8 +28,8 @@ def _value_text(key: str, text: str) -> str:
 def _rows(table: Any, written: Mapping[str, Any], key: str, place: str) -> Iterator[tuple[str, str, str]]:
     """Yield (displayed key, key of the origin, text).
 
-    Displayed keys have the names of list entries, origins their indexes; a value that was not ``written`` has no
-    origin.
+    A displayed key has the name of a list entry where the key of an origin has its index. A value that was not
+    ``written`` has no origin.
     """
     for label, (name, _) in keys_of(type(table)).items():
         where = f"{place}{label}" if label in written else ""

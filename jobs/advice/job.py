@@ -17,7 +17,7 @@ from jobs.spec import JobSpec, Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
-# The GPU that the speed of a job is estimated for by default.
+"""The GPU for which the adviser estimates the speed of a job by default."""
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
 _ZERO_OPTIONS = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})

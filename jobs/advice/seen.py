@@ -1,4 +1,4 @@
-"""Measured step times, which gradually replace the formulas of memory.py. advice.json stores the user's own."""
+"""Measured step times, which gradually replace the formulas of memory.py. A user's own are stored in advice.json."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from jobs.problem import NotFound
 FORMAT = 1
 _FILE_BYTES_MAX = 8 << 20
 _HALF = 5  # measured steps that weigh as much as the formulas
-_FLAT = 1.5  # up to this multiple of the fastest time, a sequence length measures the floor of the step time
+_FLAT = 1.5  # step times up to this multiple of the fastest one do not depend on the sequence length
 _SEEN_SIGMA = 0.05  # relative error between measured sequence lengths
 _ELSEWHERE_SIGMA = 0.2  # relative error of a ratio that was measured on other GPUs
 

@@ -54,8 +54,9 @@ class Range:
 class Rule:
     """How people write a value: ``read`` parses it or raises ValueError, ``show`` is the inverse.
 
-    ``kind`` is its type on the command line. ``place``: the value is a path, relative to its file. ``off`` is the value
-    of "off", outside ``range``. ``also`` is a second field that the value sets; ``read`` then returns a pair.
+    ``kind`` is its type on the command line. With ``place`` the value is a path, relative to its file. The text "off"
+    means the value ``off``, which may be outside ``range``. With ``also``, the name of a second field that the value
+    sets, ``read`` returns a pair.
     """
 
     read: Callable[[Any], Any]
@@ -304,7 +305,7 @@ def _secrets(value: Any) -> tuple[str, ...]:
         if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so the message omits it
             raise Wrong("this is not a list of names of secrets", "use A to Z, 0 to 9 and _; never the value")
         if re.fullmatch(_RESERVED, name):
-            raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
+            raise Wrong(f"{name} is a variable that sessions or their programs use themselves", "choose another name")
     return tuple(dict.fromkeys(value))
 
 

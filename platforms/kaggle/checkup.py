@@ -83,7 +83,7 @@ def _quota(client: KaggleClient) -> Checked:
 
 
 def _clock(client: KaggleClient, now: float) -> Checked:
-    client.week()
+    client.week()  # any call: its answer brings Kaggle's time
     return check_clock(client.wire.clock_shown, now, "Kaggle")
 
 

@@ -55,9 +55,9 @@ class LocalSettings:
 class LocalPlatform(base.Platform):
     """Runs payloads as detached processes on this machine.
 
-    With a runner, the socket of the service manager that the environment names, each session runs in a systemd unit;
-    otherwise sessions are processes detached from the daemon. They cannot see files that the context hides. Without a
-    runner this holds only where the machine lets this user hide files; elsewhere they see every file that the user can
+    If the environment names a runner, which is a socket of the service manager, each session runs in a systemd unit.
+    Otherwise sessions are processes detached from the daemon. Sessions cannot see files that the context hides. Without
+    a runner this needs a machine on which this user may hide files; elsewhere they see every file that the user can
     read.
     """
 

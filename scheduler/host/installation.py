@@ -68,7 +68,7 @@ class Installation:
     """The values of an installation that differ between machines.
 
     ``folder`` contains settings and credentials, ``units`` the units. ``writable`` are the folders that the settings
-    name besides the state folder. ``root`` is the root folder to write to; another one than / is for images.
+    name besides the state folder. ``root`` is the folder to write to: / for this machine, another one for an image.
     """
 
     python: Path

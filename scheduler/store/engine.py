@@ -66,7 +66,7 @@ class Database:
     """A database and its connection pool; safe to share between threads.
 
     ``busy_seconds`` is how long a write waits for another writer. A server ends a transaction that has been idle for
-    ``silent_seconds``, which must be longer than a pause of a working process on a busy machine. With ``read_only`` the
+    ``silent_seconds``, which must exceed the pauses of a working process on a busy machine. With ``read_only`` the
     database itself refuses writes. Connects on first use.
     """
 

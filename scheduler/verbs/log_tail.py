@@ -87,7 +87,7 @@ class LogTails:
             if idle and not tail.state.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
                 tail.read_at = at
                 tail.read.clear()
-                # The state was read before the log, so that output printed just before the end is not missed.
+                # The run was read before its log, so that output printed just before its end is not missed.
                 words = (tail, run.pool, key, isinstance(run.state, Ended))
                 Thread(target=self._read_on, args=words, daemon=True).start()
         answered = tail.read.wait(patience_seconds)

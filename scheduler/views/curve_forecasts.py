@@ -45,7 +45,7 @@ class Bought:
 
 @dataclass(frozen=True, slots=True)
 class JobForecast:
-    """The forecast of a job's metric from its ``points``, (step, metric) of checkpoints; ``why`` it has no forecast.
+    """The forecast of a job's metric from its ``points``, (step, metric) of checkpoints; without one, ``why`` says so.
 
     ``now`` is the smoothed metric at the newest checkpoint, ``target`` the forecast at the target step, which is
     reached at ``done_at`` (UTC seconds). ``goal`` is the value that a stop rule or a quality gate requires (see

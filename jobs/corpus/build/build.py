@@ -206,7 +206,7 @@ def _sample(entries: dict[str, BuildEntry], weights: Sequence[SourceWeight], fin
 
 
 def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
-    """Return a text's domains: those set by rules, else those of its keywords; and its record's manager."""
+    """Return a text's domains: those set by rules or else by its keywords, and the manager that its record names."""
     domains = entry.tags.domains
     manager = (entry.manager or "").lower()
     tagged = set(tagger.tags(entry.keywords) if domains is None else domains)

@@ -38,12 +38,12 @@ def acceptance(
     export: Annotated[Path | None, option("--export FILE", "Write only the newest result, no account names.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Try out an account: short sessions settle what is only assumed of it. Shows plan and cost, and asks.
+    """Try out an account: short sessions test our assumptions about it. Shows plan and cost, and asks first.
 
-    It goes through the pool's own settings and adapter. Interrupted, it continues with the next call, which cleans up
-    first. Leaves a dated JSON file and a Markdown page below acceptance in the state folder. What differs from an
-    assumption becomes a fact of the pool, where its settings say nothing. Exits with 9 when an answer differs or is
-    open, with 7 when something may be left at the platform: call it again.
+    The sessions use the pool's own settings and adapter. After an interruption, call the command again: it cleans up
+    and continues. It writes a dated JSON file and a Markdown page into the folder acceptance of the state folder. An
+    answer that differs from an assumption becomes a fact of the pool, unless its settings have a value for it. Exits
+    with 9 if an answer differs or is open, and with 7 if something may be left at the platform: then call it again.
     """
     pool, state_dir = _pool(cli, platform, SITES), cli.app.settings.state_dir
     folder = state_dir / JOB / pool.name

@@ -42,7 +42,7 @@ def backup(
     file: Annotated[Path, argument("FILE", "Where to write the copy.")],
     force: Annotated[bool, option("--force", "Replace a file that is there.")] = False,
 ) -> None:
-    """Write a consistent, checked copy of the database while the daemon goes on. For all that is kept: backup."""
+    """Write a consistent, checked copy of the database while the daemon works. `schedctl backup` copies more."""
     if os.path.lexists(file) and not force:
         raise Refusal("no backup made", f"{file} is there already", "Name another file, or replace it with --force")
     backups.backup(cli.app.database, file)
@@ -72,14 +72,14 @@ def move(cli: Cli, url: Annotated[str, argument("URL", "A new or empty database.
 
 @command("schedctl db restored")
 def restored(cli: Cli) -> None:
-    """Say that a backup was restored by other means, as by pg_restore. db restore says so itself.
+    """Report that another program, such as pg_restore, restored a backup. Not needed after db restore.
 
-    Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
+    Before it launches anything, the daemon then looks for sessions and checkpoints that are newer than the backup.
     """
     with cli.app.database.write() as tx:
         due.set_due(tx, due.RESTORED, 0)
     cli.out.data({"restored": True})
-    cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
+    cli.out.line("When the daemon starts, it looks for work that is newer than the backup. If it runs, restart it.")
 
 
 @command("schedctl db verify")

@@ -99,7 +99,7 @@ def _equality_key(case: Case, job: PlannerJob) -> object:
     )
 
 
-# Incumbent: the sessions of the previous plan that have not begun, as pins for the dispatcher.
+# Incumbent: the sessions of the previous plan that have not ended, as pins for the dispatcher.
 def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSession, ...]]:
     """Return, by pool index, the sessions of ``incumbent`` that have not ended, in order; none starts before now.
 

@@ -1,6 +1,7 @@
 """Plan state: the state of jobs and pools after all sessions of a schedule.
 
-A walk that extends the schedule starts from this state. The state without some sessions is computed from it.
+A walk that extends the schedule starts from this state. The search also computes from it how jobs and pools would be
+without some of the sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlanState:
-    """The ``bookings``, in order, and by job: ``remaining`` steps, pool and end (``free_from``) of the last session."""
+    """The ordered ``bookings``; and by job: ``remaining`` steps, pool and end (``free_from``) of its last session."""
 
     __slots__ = (
         "_by_job", "_states", "_walked", "bookings", "case_jobs", "free_from", "last_pool", "remaining", "turns",

@@ -22,8 +22,8 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, ledger, watched
 from scheduler.store.jobs import JobRecord
 
-# A session with a budget may take longer than planned by one part in so many, and by so many set-ups at least: one that
-# ends before its stall rules apply would be repeated, and never count as a failure.
+# A session with a budget may take longer than planned: by a quarter of its time, but at least by five set-ups. If it
+# ended before its stall rules apply, it would be repeated without ever counting as a failure.
 _SPARE, _SETUPS = 4, 5
 NEVER = 1 << 62
 

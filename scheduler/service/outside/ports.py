@@ -95,15 +95,15 @@ class Ports:
     policy: Policy
     plan: Callable[[Snapshot, Plan | None], Plan]
     data_prefix: Callable[[str], str]  # job name -> store prefix of its training data
-    bundle: str
+    bundle: str  # folder of the program that sessions run
     log: EventLog
     epoch: int = 0  # of this daemon's lease
     calls: Calls = field(default_factory=Calls)
     openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not exist yet
     scratch: Path = Path(tempfile.gettempdir(), "uff-inputs")  # local folder of files in transfer to the store
-    published: Callable[[], Published] = no_account  # inputs of Kaggle; raises PlatformError without an account
+    published: Callable[[], Published] = no_account  # datasets and models on Kaggle; raises PlatformError
     corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora
-    redact: Callable[[str], str] = str  # redacts known secrets in stored messages
+    redact: Callable[[str], str] = str  # hides known secrets in stored messages; the default hides nothing
     read_secret: Callable[[str], str] = str  # secrets of a job by name; raises ConfigError for a missing one
     targets: Mapping[str, ServedAt] = field(default_factory=dict)  # deployment targets by name
     hub_token: Callable[[], str] = str  # the daemon's own token for the Hub; raises ConfigError

@@ -278,4 +278,4 @@ def test_what_cannot_be_rehearsed_is_refused_before_anything_is_given_up(folder:
     (folder / "settings.toml").write_text(text.split('[[pools]]\nname = "sagemaker"')[0])
     code, said = refused("--aws-endpoint", "http://127.0.0.1:9")
     assert code == 6
-    assert "Name one sagemaker" in said
+    assert "no pool of SageMaker" in said

@@ -43,7 +43,7 @@ _TMP = "/tmp"  # noqa: S108 - the folder inside the sandbox, which is not shared
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to run: its command, its files by path below ``/in``, and descriptors ``keeps`` that it inherits."""
+    """A program to run: its command, its files by path below ``/in``, and in ``keeps`` the descriptors to inherit."""
 
     words: Sequence[str]
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -172,7 +172,7 @@ def _fingerprint(
     if isinstance(rows, Rounds):
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
-        now["job"]["packed in parts"] = parts  # these three: older versions made other rows of the same data
+        now["job"]["packed in parts"] = parts  # as the next two: older versions made other rows of the same data
     if not isinstance(rows, Rounds) and (version := rows.facts["data"]["newer"]):
         now["job"]["records read as"] = version
     if options.alone:

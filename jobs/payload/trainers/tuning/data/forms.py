@@ -41,7 +41,7 @@ class OddRecord(ValueError):
 
 
 class LostPart(OddRecord):
-    """A record that would be learned without one of its parts, as row formats before 3 did."""
+    """A record of which a part would not be learned. Versions before row format 3 learned such records without it."""
 
 
 class TrainingRecord(NamedTuple):
