@@ -236,7 +236,7 @@ def test_answers_that_repeat_the_prompt_are_no_conversation_of_two_prompts(tmp_p
         ({"system": "be", "prompt": "q", "chosen": "x", "rejected": "y"}, "dpo", "system"),
         ({"prompt": [user("q")], "completion": [said("x")], "label": True, "tools": [ADD]}, "kto", "tools"),
         ({"prompt": [user("q")], "tools": [ADD]}, "grpo", "tools"),
-        ({"prompt": [user([{"type": "image", "image": "a.png"}])]}, "grpo", "no text"),
+        ({"prompt": [user([{"type": "image", "image": "a.png"}])]}, "grpo", "is not text"),
     ],
 )
 def test_what_a_stage_of_preferences_cannot_learn_is_named(

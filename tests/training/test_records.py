@@ -155,8 +155,8 @@ def test_a_mark_of_byte_order_costs_nothing(encoding: str, tmp_path: Path, model
     [
         (b'{"text": "\\ud83d"}', "half of a character"),
         (b'{"text": "\xff"}', "not UTF-8"),
-        (b"nothing", "no JSON"),
-        (b"[" * 9_999, "no JSON"),
+        (b"nothing", "not JSON"),
+        (b"[" * 9_999, "not JSON"),
         (b'{"messages": [{"role": "user", "content": "hi"}]}', "no turn of the assistant"),
         (b'{"messages": []}', "no messages"),
         (b'{"messages": [{"role": "assistant"}]}', "no content"),

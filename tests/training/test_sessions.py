@@ -87,7 +87,7 @@ def test_an_adapter_of_another_form_is_no_beginning(make_desk: Callable[..., Des
         refused = make_desk(options[-1] + "child", *options, target=2).run(environment=given)
         assert refused.codes == [1]
         assert told in refused.said
-        assert f"Say {told.split(',')[0].removeprefix('has ')}" in refused.said
+        assert f"Set {told.split(',')[0].removeprefix('has ')}" in refused.said
     child = make_desk("child", "--lora", "4", target=2)
     run = child.run(environment=given)
     assert run.codes == [0], run.said
