@@ -406,9 +406,8 @@ class KagglePlatform:
             source = self._client.source(pushed.slug or push.slug)
             is_ours = source is not None and is_source_of(intent.key, source)
             if is_ours == (pushed.slug in {"", push.slug}):
-                raise Unreachable(
-                    "kaggle", "launch", f"the answer says that {why}, but the kernel's source contradicts"
-                )
+                contradiction = f"the answer says that {why}, but the kernel's source contradicts it"
+                raise Unreachable("kaggle", "launch", contradiction)
             return self._end_at_once(intent, pushed, why, now)
         if pushed.invalid:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)

@@ -99,8 +99,7 @@ class KagglePublished:
             except Denied:
                 if not left:
                     raise
-        if place.stat().st_size != entry.bytes:
-            size = place.stat().st_size
+        if (size := place.stat().st_size) != entry.bytes:
             raise BadListing(f"{entry.path!a} arrived with {size:,} bytes, but Kaggle lists {entry.bytes:,}")
 
     def _newest(self, owner: str, slug: str) -> int:

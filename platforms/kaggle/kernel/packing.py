@@ -272,10 +272,10 @@ class Inputs:
             report(f"{sent / 1e9:.2f} of {size / 1e9:.2f} GB are sent")
 
         token = self._client.datasets.upload(archive, name, self._call_seconds, advanced)
-        answer = self._client.datasets.create(slug, slug, [token])
-        if answer and "already in use" not in answer.lower():
-            raise Refused("kaggle", "create a dataset", answer)
-        return not answer
+        error = self._client.datasets.create(slug, slug, [token])
+        if error and "already in use" not in error.lower():
+            raise Refused("kaggle", "create a dataset", error)
+        return not error
 
     def _wait_ready(
         self, slug: str, status: str | None, report: Callable[[str], None], seconds: float | None = None
